@@ -1,0 +1,154 @@
+"""What was found on a machine: one frozen dataclass for each kind of thing, and Inventory.
+
+Facts hold ids, never other facts; the relations live in the graph. None is unknown, and `unknown` says
+why. Structure (wiring, identity, maxima) and state (what moves by itself) are separate types: "has the
+machine changed?" is `==` on everything here whose name does not end in State.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from topo_agent.diagnostics import Diagnostic, UnknownFields
+from topo_agent.host import Source
+from topo_agent.ids import CpuId, CpuSet, NumaId, PackageId, PciAddress
+
+MemoryKind = Literal["dram", "hbm", "nvm", "cxl", "gpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Whose machine it is, as firmware and kernel name it. No serial and no host name: those are not wiring."""
+
+    vendor: str | None  # class/dmi/id/sys_vendor
+    product: str | None  # …/product_name
+    board: str | None  # …/board_name
+    bios_version: str | None  # …/bios_version
+    architecture: str | None  # uname -m
+    kernel: str | None  # proc/sys/kernel/osrelease
+    virtual: bool | None  # CPU flag `hypervisor`, sys/hypervisor; None where nothing tells
+    hypervisor: str | None  # sys/hypervisor/type, or the maker that DMI names
+    cpu_model: str | None  # proc/cpuinfo `model name`
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """One hardware thread (a PU). An offline one has no place: its topology directory is gone."""
+
+    id: CpuId
+    online: bool
+    package: PackageId | None = None  # topology/physical_package_id; opaque, -1 is unknown
+    die: int | None = None  # topology/die_id
+    cluster: int | None = None  # topology/cluster_id
+    core: int | None = None  # topology/core_id: unique within a die only
+    threads: CpuSet = frozenset()  # topology/thread_siblings_list: who shares this core, online only
+    kind: str | None = None  # the PMU that names it: "cpu_core", "cpu_atom" (hybrid machines only)
+    capacity: int | None = None  # cpu_capacity: 1024 is the fastest core (Arm)
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """One cache and who shares it; read only where asked for."""
+
+    level: int
+    type: str  # "Data", "Instruction", "Unified"
+    size_bytes: int | None
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hugepages:
+    size_bytes: int
+    count: int  # node<N>/hugepages/hugepages-<size>kB/nr_hugepages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """A memory domain of the kernel. Has CPUs, memory, both or neither."""
+
+    id: NumaId
+    cpus: CpuSet  # node<N>/cpulist, only those online
+    memory_bytes: int | None  # node<N>/meminfo MemTotal; 0 is a node without memory
+    distances: tuple[tuple[NumaId, int], ...] | None  # SLIT row by node id; None is unknown
+    initiators: tuple[NumaId, ...] = ()  # node<N>/access{0,1}/initiators: who reaches it best
+    read_bandwidth: int | None = None  # …/initiators/read_bandwidth in MB/s: HMAT's word, for comparison
+    dax: str | None = None  # the kmem DAX device that this memory came from, by its parent
+    gpu: PciAddress | None = None  # proc/driver/nvidia/gpus/<bdf>/numa_status names this node
+    hugepages: tuple[Hugepages, ...] = ()
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """What a link could do at best."""
+
+    max_gts: float | None  # max_link_speed: GT/s per lane
+    max_width: int | None  # max_link_width: lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """What a link does now. An idle GPU trains its link down: this is not structure."""
+
+    gts: float | None  # current_link_speed
+    width: int | None  # current_link_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """One PCI function, bridges included."""
+
+    address: PciAddress
+    path: str  # where its link points, below sys/devices; "" when the entry is a plain directory
+    class_code: int | None  # 24 bits: 0x120000
+    vendor: int | None
+    device: int | None
+    subvendor: int | None = None
+    subdevice: int | None = None
+    driver: str | None = None  # None: no driver is bound
+    numa_node: NumaId | None  # own numa_node file; -1 is unknown
+    local_cpus: CpuSet | None = None  # local_cpulist, asked only where numa_node is silent
+    link: PcieLink | None = None  # None: no PCIe link (integrated, conventional, or not recorded)
+    physfn: PciAddress | None = None  # a VF's PF
+    sriov_total: int | None = None  # a PF's sriov_totalvfs
+    sriov_enabled: int | None = None  # a PF's sriov_numvfs
+    iommu_group: int | None = None
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciBus:
+    """The locality that a host bridge tells: pci<dddd>:<bb>/pci_bus/<dddd>:<bb>/cpulistaffinity."""
+
+    root: str  # "sys/devices/pci0000:15": the directory of the host bridge
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A physical slot that firmware names: bus/pci/slots/<name>/address = 0000:82:00."""
+
+    name: str
+    domain: int
+    bus: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything that a host said. `cpus` is None where the host says nothing of CPUs at all."""
+
+    source: Source
+    machine: Machine
+    cpus: tuple[Cpu, ...] | None
+    caches: tuple[Cache, ...] | None = None  # None: not asked for
+    numa: tuple[NumaNode, ...] | None = None  # None: the kernel has no NUMA, or nothing is recorded
+    pci: tuple[PciDevice, ...] | None = None  # None: no PCI bus here, or nothing is recorded
+    buses: tuple[PciBus, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    allowed_cpus: CpuSet | None = None  # what the asking process may use; never structure
+    links_now: tuple[tuple[PciAddress, LinkState], ...] = field(default=(), compare=False)
+    diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

@@ -1,0 +1,161 @@
+"""A machine seen through a root directory: `/`, `/host`, or an unpacked archive."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+
+from topo_agent.host import TEXT_LIMIT, BadSource, Json, Kind, Source, Unavailable, checked
+
+_DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+# O_NONBLOCK: opening a FIFO that somebody put into a root directory must not wait for a writer.
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_LINKS_AT_MOST = 40  # as the kernel: fs/namei.c MAXSYMLINKS
+
+
+class LiveHost:
+    """Reads files below `root`, each once, bounded, through the descriptor of their directory.
+
+    Opening a file relative to its directory costs a third of opening it by an absolute path, and
+    sources read several files of one directory in turn, so the last directory stays open.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self._live = os.path.realpath(root) == "/"
+        try:
+            self._root = os.open(root, _DIRECTORY)
+        except OSError as error:
+            raise BadSource(f"{root}: cannot open this directory: {error.strerror}") from None
+        self._real_root = os.path.realpath(root).rstrip("/")
+        self._entered: str | None = None
+        self._directory = -1
+        if not self._live and not os.path.isdir(os.path.join(root, "sys")):
+            self.close()
+            raise BadSource(f"{root}: expected a directory that holds the sys/ of a machine")
+
+    def close(self) -> None:
+        self._leave()
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_entered"):
+            self.close()
+
+    @property
+    def source(self) -> Source:
+        if not self._live:
+            return Source(kind="directory", complete=False)
+        inside = any(os.path.exists(mark) for mark in ("/.dockerenv", "/run/.containerenv")) or (
+            "KUBERNETES_SERVICE_HOST" in os.environ
+        )
+        kind: Kind = "live"
+        return Source(
+            kind=kind,
+            complete=True,
+            privileged=os.geteuid() == 0,
+            scope="container" if inside else "host",
+        )
+
+    def text(self, path: str, most: int = TEXT_LIMIT) -> str:
+        head, _, name = checked(path).rpartition("/")
+        directory = self._enter(head)
+        try:
+            file = os.open(name, _FILE, dir_fd=directory)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            file = self._open(path, _FILE)  # a link to a file: by hand, so that it stays inside
+        try:
+            if not self._live and not stat.S_ISREG(os.fstat(file).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            return os.read(file, most).decode("utf-8", "replace")
+        finally:
+            os.close(file)
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._enter(checked(path))))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def link(self, path: str) -> str | None:
+        head, _, name = checked(path).rpartition("/")
+        try:
+            return os.readlink(name, dir_fd=self._enter(head))
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+                return None
+            raise
+
+    def document(self, name: str) -> Json:
+        if not self._live:
+            raise Unavailable("not_recorded", f"a directory holds no answer of {name}")
+        if name == "process":
+            return {
+                "allowed_cpus": sorted(os.sched_getaffinity(0)),
+                "architecture": os.uname().machine,
+            }
+        raise Unavailable("not_supported", f"nothing here answers for {name}")
+
+    def _enter(self, path: str) -> int:
+        """The descriptor of a directory below the root, kept until another one is asked for."""
+        if path != self._entered:
+            self._leave()
+            self._directory = self._inside(path)
+            self._entered = path
+        return self._directory
+
+    def _leave(self) -> None:
+        if self._directory >= 0:
+            os.close(self._directory)
+        self._directory, self._entered = -1, None
+
+    def _inside(self, path: str) -> int:
+        found = os.open(path or ".", _DIRECTORY, dir_fd=self._root)
+        if self._live:
+            return found
+        try:
+            real = os.readlink(f"/proc/self/fd/{found}")
+        except OSError:
+            real = ""  # no /proc: cannot tell, so walk by hand
+        if real == self._real_root or real.startswith(self._real_root + "/"):
+            return found
+        os.close(found)
+        return self._open(path, _DIRECTORY)
+
+    def _open(self, path: str, flags: int) -> int:
+        """Open below the root with every link resolved by hand, as chroot would resolve it."""
+        todo = deque(part for part in path.split("/") if part)
+        walked: list[str] = []
+        links = 0
+        while todo:
+            part = todo.popleft()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if walked:
+                    walked.pop()
+                continue
+            target = self._target("/".join([*walked, part]))
+            if target is None:
+                walked.append(part)
+                continue
+            links += 1
+            if links > _LINKS_AT_MOST:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if target.startswith("/"):
+                walked.clear()
+            todo.extendleft(reversed(target.split("/")))
+        return os.open("/".join(walked) or ".", flags | os.O_NOFOLLOW, dir_fd=self._root)
+
+    def _target(self, path: str) -> str | None:
+        try:
+            return os.readlink(path, dir_fd=self._root)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise

@@ -1,0 +1,1 @@
+"""Text and documents of a host -> facts; one file for each class of device."""

@@ -1,0 +1,105 @@
+"""Entry: a directory of the host read field by field. All error handling of all sources is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from topo_agent.diagnostics import ABSENT, REFUSED, Level, Notes, Unknown, UnknownFields, errno_name
+from topo_agent.host import Host, resolve
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """A device cannot be told from what its files say; the note is already written."""
+
+
+class Entry:
+    """One directory. `need` fails the device, `want` fails the field, `link` follows a link by its name."""
+
+    __slots__ = ("_unknown", "host", "notes", "path")
+
+    def __init__(self, host: Host, path: str, notes: Notes) -> None:
+        self.host = host
+        self.path = path
+        self.notes = notes
+        self._unknown: dict[str, Unknown] = {}
+
+    @property
+    def unknown(self) -> UnknownFields:
+        """The fields that were asked and have no value, each with its reason."""
+        return tuple(sorted(self._unknown.items()))
+
+    def say_unknown(self, field: str, reason: Unknown) -> None:
+        self._unknown[field] = reason
+
+    def need(self, name: str, parse: Callable[[str], T]) -> T:
+        """The value of a file without which there is no device."""
+        path = f"{self.path}/{name}"
+        try:
+            return parse(self.host.text(path))
+        except (OSError, ValueError) as error:
+            self.notes.add(Level.LOST, self.path, "device_unreadable", f"left out: {name}: {_why(error)}")
+            raise Failed from error
+
+    def want(self, name: str, parse: Callable[[str], T], field: str | None = None) -> T | None:
+        """The value of a file, or None. Where `field` is given, None leaves its reason in `unknown`.
+
+        A file that is simply not there gets no note: kernels differ in what they offer.
+        """
+        path = f"{self.path}/{name}"
+        try:
+            return parse(self.host.text(path))
+        except OSError as error:
+            absent = error.errno in ABSENT
+            reason = self._absent() if absent else Unknown.UNREADABLE
+            if error.errno in REFUSED:
+                reason = Unknown.NOT_PERMITTED
+            if not absent:
+                self.notes.add(Level.DEGRADED, path, "file_unreadable", f"{errno_name(error)}; taken as unknown")
+        except ValueError as error:
+            reason = Unknown.UNREADABLE
+            self.notes.add(Level.DEGRADED, path, "file_garbled", f"{error}; taken as unknown")
+        if field is not None:
+            self._unknown[field] = reason
+        return None
+
+    def link(self, name: str) -> str | None:
+        """The last component of a link's target: `driver` -> "mlx5_core"."""
+        target = self.target(name)
+        return None if target is None else target.rpartition("/")[2]
+
+    def target(self, name: str) -> str | None:
+        """The path below the root that a link means; None without a link, or where it leaves the root."""
+        try:
+            written = self.host.link(f"{self.path}/{name}")
+        except OSError as error:
+            self.notes.add(Level.DEGRADED, f"{self.path}/{name}", "link_unreadable", errno_name(error))
+            return None
+        return None if written is None else resolve(self.path, written)
+
+    def names(self, name: str = "") -> list[str]:
+        """The names in this directory, or in one below it; what cannot be listed has a note and is empty."""
+        path = f"{self.path}/{name}" if name else self.path
+        try:
+            return self.host.names(path)
+        except OSError as error:
+            self.notes.add(Level.DEGRADED, path, "directory_unreadable", errno_name(error))
+            return []
+
+    def _absent(self) -> Unknown:
+        return Unknown.NOT_SUPPORTED if self.host.source.complete else Unknown.NOT_RECORDED
+
+
+def each(names: Iterable[str], read: Callable[[str], T]) -> Iterator[T]:
+    """`read` of every name; a device that fails costs itself, its note is already written."""
+    for name in names:
+        try:
+            yield read(name)
+        except Failed:
+            continue
+
+
+def _why(error: OSError | ValueError) -> str:
+    return errno_name(error) if isinstance(error, OSError) else str(error)

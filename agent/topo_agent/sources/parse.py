@@ -1,0 +1,130 @@
+"""The kernel's text formats -> values. No I/O; ValueError when the text does not fit.
+
+Attribute text may end in newline, NUL or both (kernels before 4.x and 5.15-rc print "0-3\\n\\0"), and `int()`
+takes "1_000", Arabic digits and "-1" with base 16: every number is matched before it is converted.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from topo_agent.ids import CpuSet
+
+_DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,16}", re.ASCII)
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
+_MASK_GROUP = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
+_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) GT/s(?: PCIe)?", re.ASCII)
+_KIB = re.compile(r"([0-9]{1,18}) kB", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,12})([KMG]?)", re.ASCII)
+
+CPUS_AT_MOST = 65_536  # eight times the largest NR_CPUS that any architecture's Kconfig allows
+
+
+def clean(text: str) -> str:
+    """`"0-3\\n\\0"` -> `"0-3"`."""
+    return text.strip(" \t\r\n\0")
+
+
+def decimal(text: str) -> int:
+    """`"-1\\n"` -> `-1`, `"128"` -> `128`."""
+    word = clean(text)
+    if not _DECIMAL.fullmatch(word):
+        raise ValueError(f"{word[:40]!r} is no decimal number")
+    return int(word)
+
+
+def count(text: str) -> int:
+    """A decimal number that is not negative: `"16"` -> `16`."""
+    value = decimal(text)
+    if value < 0:
+        raise ValueError(f"{value} is negative")
+    return value
+
+
+def hexadecimal(text: str) -> int:
+    """`"0x15b3\\n"` -> `0x15b3`, `"10DE"` -> `0x10de`."""
+    word = clean(text)
+    if not _HEX.fullmatch(word):
+        raise ValueError(f"{word[:40]!r} is no hexadecimal number")
+    return int(word, 16)
+
+
+@lru_cache(maxsize=1024)
+def cpulist(text: str) -> CpuSet:
+    """`"0-3,8"` -> `{0, 1, 2, 3, 8}`, `"\\n"` -> nothing (Documentation/admin-guide/cputopology.rst)."""
+    word = clean(text)
+    if not word:
+        return frozenset()
+    found: set[int] = set()
+    for part in word.split(","):
+        matched = _RANGE.fullmatch(part.strip())
+        if not matched:
+            raise ValueError(f"{word[:40]!r} is no list of CPUs")
+        first = int(matched[1])
+        last = int(matched[2] or first)
+        if last < first or last >= CPUS_AT_MOST:
+            raise ValueError(f"{part[:40]!r} is no range of CPUs")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def cpumask(text: str) -> CpuSet:
+    """`"0000,00000003,00000001"` -> `{0, 32, 33}`: 32 bits for each group, the first may be shorter."""
+    word = clean(text).removeprefix("0x")
+    groups = word.split(",")
+    if len(groups) > CPUS_AT_MOST // 32 or not all(map(_MASK_GROUP.fullmatch, groups)):
+        raise ValueError(f"{word[:40]!r} is no mask of CPUs")
+    mask = int("".join([groups[0], *(group.zfill(8) for group in groups[1:])]), 16)
+    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`" 10 21\\n"` -> `(10, 21)`: a SLIT row may start with a space (drivers/base/node.c)."""
+    return tuple(count(word) for word in clean(text).split())
+
+
+def link_speed(text: str) -> float:
+    """`"16.0 GT/s PCIe"` -> `16.0`, `"8 GT/s"` -> `8.0`; "Unknown" is no speed."""
+    word = clean(text)
+    matched = _SPEED.fullmatch(word)
+    if not matched or float(matched[1]) == 0:
+        raise ValueError(f"{word[:40]!r} is no link speed")
+    return float(matched[1])
+
+
+def link_width(text: str) -> int:
+    """`"16"` -> `16`; 0 (no link), 63 (a lost device) and 255 (no PCIe capability) are no widths."""
+    value = decimal(text)
+    if value not in (1, 2, 4, 8, 12, 16, 32):  # PCIe Base Specification, Link Capabilities, Maximum Link Width
+        raise ValueError(f"{value} is no link width")
+    return value
+
+
+def uevent(text: str) -> dict[str, str]:
+    """`"DRIVER=nvme\\nPCI_CLASS=10802\\n"` -> `{"DRIVER": "nvme", "PCI_CLASS": "10802"}`."""
+    pairs = (line.partition("=") for line in text.replace("\0", "").splitlines())
+    return {key: value for key, equals, value in pairs if equals}
+
+
+def meminfo(text: str, key: str) -> int:
+    """Bytes of one line of a meminfo: `"Node 1 MemTotal:  67108864 kB"` -> `68719476736`."""
+    for line in text.splitlines():
+        before, colon, after = line.partition(":")
+        if colon and before.split()[-1:] == [key]:
+            matched = _KIB.fullmatch(after.strip())
+            if matched:
+                return int(matched[1]) * 1024
+            break
+    raise ValueError(f"no line {key} in kB")
+
+
+def size(text: str) -> int:
+    """Bytes of a cache size: `"32K"` -> `32768`, `"260M"` -> `272629760`."""
+    word = clean(text)
+    matched = _SIZE.fullmatch(word)
+    if not matched:
+        raise ValueError(f"{word[:40]!r} is no size")
+    return int(matched[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[matched[2]]
