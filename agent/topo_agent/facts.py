@@ -70,7 +70,7 @@ class NumaNode:
     """A memory domain of the kernel. Has CPUs, memory, both or neither."""
 
     id: NumaId
-    cpus: CpuSet  # node<N>/cpulist, only those online
+    cpus: CpuSet | None  # node<N>/cpulist, only those online; empty is a node without CPUs
     memory_bytes: int | None  # node<N>/meminfo MemTotal; 0 is a node without memory
     distances: tuple[tuple[NumaId, int], ...] | None  # SLIT row by node id; None is unknown
     initiators: tuple[NumaId, ...] = ()  # node<N>/access{0,1}/initiators: who reaches it best

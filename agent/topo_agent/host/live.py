@@ -96,7 +96,7 @@ class LiveHost:
             raise Unavailable("not_recorded", f"a directory holds no answer of {name}")
         if name == "process":
             return {
-                "allowed_cpus": sorted(os.sched_getaffinity(0)),
+                "allowed_cpus": [*sorted(os.sched_getaffinity(0))],
                 "architecture": os.uname().machine,
             }
         raise Unavailable("not_supported", f"nothing here answers for {name}")

@@ -43,6 +43,14 @@ class Entry:
             self.notes.add(Level.LOST, self.path, "device_unreadable", f"left out: {name}: {_why(error)}")
             raise Failed from error
 
+    def must(self, text: str, parse: Callable[[str], T]) -> T:
+        """The meaning of a name without which there is no device."""
+        try:
+            return parse(text)
+        except ValueError as error:
+            self.notes.add(Level.LOST, self.path, "device_unreadable", f"left out: {error}")
+            raise Failed from error
+
     def want(self, name: str, parse: Callable[[str], T], field: str | None = None) -> T | None:
         """The value of a file, or None. Where `field` is given, None leaves its reason in `unknown`.
 

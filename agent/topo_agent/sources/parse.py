@@ -86,19 +86,23 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(count(word) for word in clean(text).split())
 
 
-def link_speed(text: str) -> float:
-    """`"16.0 GT/s PCIe"` -> `16.0`, `"8 GT/s"` -> `8.0`; "Unknown" is no speed."""
+def link_speed(text: str) -> float | None:
+    """`"16.0 GT/s PCIe"` -> `16.0`, `"8 GT/s"` -> `8.0`; None for "Unknown": a function without a link."""
     word = clean(text)
+    if word in ("Unknown", "Unknown speed"):  # drivers/pci/probe.c pci_speed_string
+        return None
     matched = _SPEED.fullmatch(word)
     if not matched or float(matched[1]) == 0:
         raise ValueError(f"{word[:40]!r} is no link speed")
     return float(matched[1])
 
 
-def link_width(text: str) -> int:
-    """`"16"` -> `16`; 0 (no link), 63 (a lost device) and 255 (no PCIe capability) are no widths."""
+def link_width(text: str) -> int | None:
+    """`"16"` -> `16`; None for 0 and 255 (no link) and 63 (a lost device answers all ones)."""
     value = decimal(text)
-    if value not in (1, 2, 4, 8, 12, 16, 32):  # PCIe Base Specification, Link Capabilities, Maximum Link Width
+    if value in (0, 63, 255):
+        return None
+    if value not in (1, 2, 4, 8, 12, 16, 32):  # PCI Express Base Specification, Maximum Link Width
         raise ValueError(f"{value} is no link width")
     return value
 

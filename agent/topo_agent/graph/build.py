@@ -1,0 +1,59 @@
+"""Put every fact in its place: packages, memory and PCI functions -> Topology.
+
+The rules for sources that disagree are in bus.py, locality.py and memory.py, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from topo_agent.diagnostics import Notes
+from topo_agent.facts import Cpu, Inventory
+from topo_agent.graph import bus, memory
+from topo_agent.graph.topology import Package, Topology
+from topo_agent.ids import PackageId, package_ref, pci_ref
+
+
+def build(inventory: Inventory) -> Topology:
+    """The topology of one inventory. Never fails: what cannot be placed is unknown, with its reason."""
+    notes = Notes()
+    online = frozenset[int](cpu.id for cpu in inventory.cpus or () if cpu.online)
+    packages = _packages(inventory.cpus)
+    memories = memory.read(inventory.numa, online)
+    roots, devices = bus.read(inventory, packages or (), memories, online, notes)
+    return Topology(
+        source=inventory.source,
+        machine=inventory.machine,
+        cpus=inventory.cpus,
+        caches=inventory.caches,
+        packages=packages,
+        memories=memories,
+        roots=roots,
+        devices=devices,
+        allowed_cpus=inventory.allowed_cpus,
+        links_now=tuple((pci_ref(address), state) for address, state in inventory.links_now),
+        diagnostics=tuple(sorted({*inventory.diagnostics, *notes})),
+    )
+
+
+def _packages(cpus: tuple[Cpu, ...] | None) -> tuple[Package, ...] | None:
+    if cpus is None:
+        return None
+    members: dict[PackageId, list[Cpu]] = {}
+    for cpu in cpus:
+        if cpu.online and cpu.package is not None:
+            members.setdefault(cpu.package, []).append(cpu)
+    return tuple(_package(package, members[package]) for package in sorted(members))
+
+
+def _package(package: PackageId, members: list[Cpu]) -> Package:
+    cores = sorted({cpu.threads for cpu in members}, key=sorted)
+    dies: dict[int, set[int]] = {}
+    for cpu in members:
+        if cpu.die is not None:
+            dies.setdefault(cpu.die, set()).add(cpu.id)
+    return Package(
+        ref=package_ref(package),
+        id=package,
+        cpus=frozenset(cpu.id for cpu in members),
+        cores=tuple(cores) if all(cores) else None,
+        dies=tuple((die, frozenset(cpus)) for die, cpus in sorted(dies.items())),
+    )

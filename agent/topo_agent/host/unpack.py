@@ -1,0 +1,291 @@
+"""A host -> a new directory that other programs can read, with a config header for every PCI function."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import dropwhile
+
+from topo_agent.host import BadSource, Host, resolve
+from topo_agent.ids import PciAddress
+
+_TOPS = ("sys", "proc")
+_FUNCTIONS = "sys/bus/pci/devices"
+_ENTRIES_AT_MOST = 1_000_000  # the largest recorded machine has 13,000
+_BYTES_AT_MOST = 1 << 30
+_FILE_BYTES = 1 << 20  # /proc/cpuinfo of 512 CPUs is longer than what sources read of a file
+_NAME_BYTES, _PATH_BYTES = 255, 2048  # NAME_MAX, and half of PATH_MAX: the directory has a name as well
+
+_HEADER_TYPES = {0x0604: 1, 0x0609: 1, 0x0607: 2}  # PCI bridges and CardBus bridges have their buses at 0x18
+_NEVER_READ = re.compile(r"config|vpd|rom|resource[0-9]*(_wc)?")  # binary; of a device, not of a machine
+
+_FIELDS: dict[str, tuple[int | None, int]] = {  # file: what hardware says of nothing, the largest value
+    "class": (None, 0xFFFFFF),
+    "vendor": (0xFFFF, 0xFFFF),
+    "device": (0xFFFF, 0xFFFF),
+    "subsystem_vendor": (0, 0xFFFF),
+    "subsystem_device": (0, 0xFFFF),
+    "revision": (0, 0xFF),
+}
+
+
+def unpack(host: Host, directory: str) -> list[str]:
+    """Write all that `host` holds below `directory`, which must be new or empty; the paths that were left out.
+
+    Left out are names and links that would lead out of the directory, files that the host could not read,
+    and documents, which have no place in a directory. OSError when the directory cannot be written: then
+    nothing is left behind.
+    """
+    if host.source.kind == "live":
+        raise BadSource("/: the live machine is not unpacked; record it, then unpack the recording")
+    wanted = os.path.realpath(directory)
+    _refuse_used(wanted)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=os.path.dirname(wanted)) as beside:
+        copy = _Copy(host, os.path.join(beside, "root"))
+        copy.write()
+        os.rename(copy.root, wanted)
+    return sorted(copy.left_out)
+
+
+def _refuse_used(directory: str) -> None:
+    if not os.path.isdir(os.path.dirname(directory)):
+        raise FileNotFoundError(errno.ENOENT, "expected a directory to write in", os.path.dirname(directory))
+    if os.path.lexists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
+        raise FileExistsError(errno.EEXIST, "expected a new or an empty directory", directory)
+
+
+class _Copy:
+    """One walk over a host. What it writes is below directories that it made itself, so no link is followed."""
+
+    def __init__(self, host: Host, root: str) -> None:
+        self.root = root
+        self.left_out: list[str] = []
+        self._host = host
+        self._functions = functions(host)
+        self._made: set[str] = set()
+        self._entries = self._bytes = 0
+
+    def write(self) -> None:
+        os.mkdir(self.root)
+        todo = [top for top in _TOPS if self._host.names(top) and self._entry(top)]
+        while todo:
+            todo.extend(path for path in self._below(todo.pop()) if self._entry(path))
+        for path, header in headers(self._host, self._functions):
+            if path in self._made:
+                self._config(path, header)
+
+    def _entry(self, path: str) -> bool:
+        """Whether this is a directory now: then the walk goes on below it."""
+        self._count(entries=1)
+        try:
+            target = self._host.link(path)
+            text = None if target is not None else self._text(path)
+        except OSError:
+            self.left_out.append(path)
+            return False
+        if target is not None:
+            self._link(path, target)
+        elif text is not None:
+            self._file(path, text.encode("utf-8", "replace"))
+        else:
+            os.mkdir(f"{self.root}/{path}")
+            self._made.add(path)
+        return target is None and text is None
+
+    def _text(self, path: str) -> str | None:
+        """None for a directory."""
+        try:
+            return self._host.text(path, _FILE_BYTES)
+        except OSError as error:
+            # A root directory answers EINVAL for all that is no file. Also a recorded file may say EINVAL.
+            if error.errno == errno.EISDIR or (error.errno == errno.EINVAL and self._is_rooted):
+                return None
+            if self._host.names(path):
+                return None
+            raise
+
+    def _below(self, path: str) -> Iterator[str]:
+        try:
+            names = self._host.names(path)
+        except OSError:
+            self.left_out.append(path)
+            return
+        for name in names:
+            below = f"{path}/{name}"
+            if not is_name(name) or len(os.fsencode(below)) > _PATH_BYTES:
+                self.left_out.append(below)
+            elif path not in self._functions or not _NEVER_READ.fullmatch(name):
+                yield below
+            elif name != "config":  # that one is made anew
+                self.left_out.append(below)
+
+    def _link(self, path: str, target: str) -> None:
+        if stays_inside(path.rpartition("/")[0], target):
+            os.symlink(target, f"{self.root}/{path}")
+        else:
+            self.left_out.append(path)
+
+    def _file(self, path: str, content: bytes) -> None:
+        if len(content) >= _FILE_BYTES:
+            self.left_out.append(path)  # cut short, so that it would say something else
+            return
+        self._count(size=len(content))
+        with open(f"{self.root}/{path}", "xb") as file:
+            file.write(content)
+
+    def _config(self, path: str, header: bytes | None) -> None:
+        if header is None:
+            self.left_out.append(f"{path}/config")
+        else:
+            self._file(f"{path}/config", header)
+
+    def _count(self, entries: int = 0, size: int = 0) -> None:
+        self._entries += entries
+        self._bytes += size
+        if self._entries > _ENTRIES_AT_MOST or self._bytes > _BYTES_AT_MOST:
+            raise BadSource(f"expected a machine of at most {_ENTRIES_AT_MOST} files and {_BYTES_AT_MOST >> 20} MiB")
+
+
+def is_name(name: str) -> bool:
+    """Whether a directory can hold this name, and only that directory: not "..", not "a/b", not "a\\0"."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+        return False
+    return 0 < len(encoded) <= _NAME_BYTES and name not in (".", "..") and not {"/", "\0"} & set(name)
+
+
+def stays_inside(directory: str, target: str) -> bool:
+    """Whether a link in `directory` leads nowhere but below the root, whatever other links there are.
+
+    ".." after a name is refused: where that name is a link, the kernel goes up from where it points to.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    down = list(dropwhile(lambda part: part == "..", parts))
+    inside = not target.startswith("/") and resolve(directory, target) is not None
+    return inside and 0 < len(target) <= _PATH_BYTES and all(map(is_name, down))
+
+
+def functions(host: Host) -> dict[str, PciAddress]:
+    """The directory of every PCI function: `{"sys/devices/pci0000:00/0000:00:1f.0": 0000:00:1f.0}`."""
+    found: dict[str, PciAddress] = {}
+    for name in host.names(_FUNCTIONS):
+        try:
+            address = PciAddress.parse(name)
+            target = host.link(f"{_FUNCTIONS}/{name}")
+        except (OSError, ValueError):
+            continue
+        path = resolve(_FUNCTIONS, name if target is None else target)
+        if path:
+            found[path] = address
+    return found
+
+
+def headers(host: Host, where: dict[str, PciAddress]) -> Iterator[tuple[str, bytes | None]]:
+    """The config header of every function by its directory; None where its class is not known."""
+    below = _buses_below(where)
+    cards = Counter(address.card for path, address in where.items() if not _is_virtual(host, path))
+    taken = {(address.domain, address.bus) for address in where.values()}
+    for path, address in where.items():
+        said = _identity(host, path)
+        if "class" not in said:
+            yield path, None
+            continue
+        buses = (0, 0, 0)
+        if said["class"] >> 8 in _HEADER_TYPES:
+            buses = (address.bus, *_range(host, path, address, below[path], taken))
+        yield path, header(said, buses, several=cards[address.card] > 1)
+
+
+def header(said: dict[str, int], buses: tuple[int, int, int], *, several: bool) -> bytes:
+    """The first 64 bytes of config space (PCI Local Bus Specification 3.0, 6.1; PCI-to-PCI Bridge 1.2, 3.2).
+
+    `said` has class (24 bits), vendor, device, subsystem_vendor, subsystem_device, revision; `buses` are
+    primary, secondary, subordinate; `several` tells that the card has more functions than one.
+    """
+    layout = _HEADER_TYPES.get(said["class"] >> 8, 0)
+    ids = struct.pack("<HHxxxxI", said["vendor"], said["device"], said["class"] << 8 | said["revision"])
+    common = ids + struct.pack("<xxBx", layout | several << 7)
+    if layout:
+        return (common + struct.pack("<8x3B", *buses)).ljust(64, b"\0")
+    subsystem = struct.pack("<28xHH", said["subsystem_vendor"], said["subsystem_device"])
+    return (common + subsystem).ljust(64, b"\0")
+
+
+def _buses_below(where: dict[str, PciAddress]) -> dict[str, set[int]]:
+    """The bus numbers of all functions below a function; a VMD has another domain below it, so none."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for path, address in where.items():
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in where and where[above].domain == address.domain:
+                found[above].add(address.bus)
+    return found
+
+
+def _range(host: Host, path: str, address: PciAddress, below: set[int], taken: set[tuple[int, int]]) -> tuple[int, int]:
+    """The secondary and subordinate bus of a bridge: what its files say, else what lies below it.
+
+    A port with nothing behind it gets a number of its own that no function has: hwloc leaves out a bridge
+    whose secondary bus is not above its own (pci-common.c, hwloc_pcidisc_find_bridge_buses).
+    """
+    secondary = _number(_text(host, f"{path}/secondary_bus_number"), 10, 0xFF)
+    subordinate = _number(_text(host, f"{path}/subordinate_bus_number"), 10, 0xFF)
+    if secondary is not None and subordinate is not None:
+        return secondary, subordinate
+    if not below:
+        free = (bus for bus in range(address.bus + 1, 0x100) if (address.domain, bus) not in taken)
+        below = {next(free, 0)}
+        taken.add((address.domain, min(below)))
+    return min(below), max(below)
+
+
+def _identity(host: Host, path: str) -> dict[str, int]:
+    """What a function says of itself in its files, else in its uevent, else what hardware says of nothing."""
+    uevent = _uevent(host, path)
+    found: dict[str, int] = {}
+    for name, (silent, most) in _FIELDS.items():
+        own = _number(_text(host, f"{path}/{name}"), 16, most)
+        for value in (own, _number(uevent.get(name), 16, most), silent):
+            if value is not None:
+                found[name] = value
+                break
+    return found
+
+
+def _uevent(host: Host, path: str) -> dict[str, str]:
+    """`"PCI_CLASS=30200\\nPCI_ID=10DE:20B0\\n"` -> `{"class": "30200", "vendor": "10DE", "device": "20B0"}`."""
+    lines = (line.partition("=") for line in (_text(host, f"{path}/uevent") or "").splitlines())
+    said = {key: value for key, _, value in lines}
+    found = {"class": said.get("PCI_CLASS", "")}
+    found["vendor"], _, found["device"] = said.get("PCI_ID", "").partition(":")
+    found["subsystem_vendor"], _, found["subsystem_device"] = said.get("PCI_SUBSYS_ID", "").partition(":")
+    return found
+
+
+def _is_virtual(host: Host, path: str) -> bool:
+    """A virtual function is found through its physical one, not by counting the functions of a card."""
+    try:
+        return host.link(f"{path}/physfn") is not None
+    except OSError:
+        return False
+
+
+def _number(text: str | None, base: int, most: int) -> int | None:
+    try:
+        value = int((text or "").strip(" \n\0"), base)
+    except ValueError:
+        return None
+    return value if 0 <= value <= most else None
+
+
+def _text(host: Host, path: str) -> str | None:
+    try:
+        return host.text(path)
+    except OSError:
+        return None

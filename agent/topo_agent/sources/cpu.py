@@ -1,0 +1,216 @@
+"""sys/devices/system/cpu -> Cpu: packages, dies, clusters, cores and threads.
+
+Files are read for the first CPU of each group that no other CPU has named yet; all members are then
+known. A machine with 128 CPUs in 64 cores costs some 140 files instead of 800.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
+from topo_agent.facts import Cache, Cpu
+from topo_agent.host import Host
+from topo_agent.ids import CpuId, CpuSet, PackageId, cpulist
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry
+
+_ROOT = "sys/devices/system/cpu"
+_HYBRID = ("cpu_core", "cpu_atom", "cpu_lowpower")  # arch/x86/events/intel/core.c
+
+# Newest name first; the old ones are still there on every kernel.
+_THREADS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
+_PACKAGES = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
+_DIES = ("die_cpus_list", "die_cpus")
+_CLUSTERS = ("cluster_cpus_list", "cluster_cpus")
+
+
+def read(host: Host, notes: Notes) -> tuple[Cpu, ...] | None:
+    """Every CPU that has a directory, in order; None where the host says nothing of CPUs."""
+    ids = sorted(int(name[3:]) for name in host.names(_ROOT) if name[:3] == "cpu" and name[3:].isdecimal())
+    if not ids:
+        return None
+    listed = Entry(host, _ROOT, notes).want("online", parse.cpulist)
+    online = frozenset(ids) if listed is None else listed & frozenset(ids)
+    topology = _Topology(host, notes, online)
+    packages, disputed = topology.packages()
+    dies, clusters = topology.numbers("die_id", _DIES), topology.numbers("cluster_id", _CLUSTERS)
+    threads = topology.threads()
+    cores = topology.core_ids(threads)
+    kinds = _kinds(host, notes)
+    capacities = _capacities(host, notes, sorted(online))
+    return tuple(
+        Cpu(
+            id=CpuId(cpu),
+            online=cpu in online,
+            package=packages.get(cpu),
+            die=dies.get(cpu),
+            cluster=clusters.get(cpu),
+            core=cores.get(cpu),
+            threads=threads.get(cpu, frozenset()),
+            kind=kinds.get(cpu),
+            capacity=capacities.get(cpu),
+            unknown=_why_no_package(topology, cpu, packages, disputed) if cpu in online else (),
+        )
+        for cpu in ids
+    )
+
+
+def caches(host: Host, notes: Notes, cpus: Iterable[Cpu]) -> tuple[Cache, ...]:
+    """Every cache once, by level, type and CPUs. Costs dozens of files for each CPU: only where asked for."""
+    online = frozenset(cpu.id for cpu in cpus if cpu.online)
+    found: dict[Cache, None] = {}
+    for cpu in sorted(online):
+        for name in host.names(f"{_ROOT}/cpu{cpu}/cache"):
+            if name.startswith("index"):
+                cache = _cache(Entry(host, f"{_ROOT}/cpu{cpu}/cache/{name}", notes), online)
+                if cache is not None:
+                    found[cache] = None
+    return tuple(found)
+
+
+def _cache(entry: Entry, online: CpuSet) -> Cache | None:
+    level, kind = entry.want("level", parse.count), entry.want("type", parse.clean)
+    shared = entry.want("shared_cpu_list", parse.cpulist) or entry.want("shared_cpu_map", parse.cpumask)
+    if level is None or kind is None or not shared:
+        return None
+    return Cache(level=level, type=kind, size_bytes=entry.want("size", parse.size), cpus=shared & online)
+
+
+class _Topology:
+    """The topology directories of the online CPUs."""
+
+    def __init__(self, host: Host, notes: Notes, online: CpuSet) -> None:
+        self.host = host
+        self.notes = notes
+        self.online = online
+
+    def entry(self, cpu: int) -> Entry:
+        return Entry(self.host, f"{_ROOT}/cpu{cpu}/topology", self.notes)
+
+    def packages(self) -> tuple[dict[int, PackageId], CpuSet]:
+        """CPU -> package, and the CPUs whose package is disputed.
+
+        A package is believed if the CPUs that carry its id and the CPUs that its members list are the
+        same. On doubt every CPU is asked, so that the answer does not depend on who was asked first.
+        """
+        claims = list(self._leaders(_PACKAGES, "physical_package_id"))
+        placed: dict[int, PackageId] = {}
+        for package, members in claims:
+            if package is None or members & placed.keys() or package in placed.values():
+                return self._packages_by_everybody()
+            if not self._masks_agree(min(members), members):
+                return self._packages_by_everybody()
+            placed.update(dict.fromkeys(members, PackageId(package)))
+        return placed, frozenset()
+
+    def _packages_by_everybody(self) -> tuple[dict[int, PackageId], CpuSet]:
+        carriers: dict[int, set[int]] = {}
+        lists: dict[int, CpuSet] = {}
+        for cpu in sorted(self.online):
+            package = self.entry(cpu).want("physical_package_id", parse.decimal)
+            if package is not None and package >= 0:
+                carriers.setdefault(package, set()).add(cpu)
+            lists[cpu] = self._listed(cpu, _PACKAGES) or frozenset()
+            if not self._masks_agree(cpu, lists[cpu]):
+                lists[cpu] = frozenset({-1})  # believe neither the list nor the mask
+        placed: dict[int, PackageId] = {}
+        disputed: set[int] = set()
+        for package, members in sorted(carriers.items()):
+            if all(not lists[cpu] or lists[cpu] == members for cpu in members):
+                placed.update(dict.fromkeys(members, PackageId(package)))
+            else:
+                disputed |= members
+                self.notes.add(Level.CONFLICT, f"pkg:{package}", "package_disputed",
+                               f"CPUs {cpulist(members)} carry this package's id but list other siblings; not believed")
+        return placed, frozenset(disputed)
+
+    def _masks_agree(self, cpu: int, listed: CpuSet) -> bool:
+        masks = (self.entry(cpu).want(name, parse.cpumask) for name in ("package_cpus", "core_siblings"))
+        return all(mask is None or not listed or mask & self.online == listed for mask in masks)
+
+    def threads(self) -> dict[int, CpuSet]:
+        """CPU -> the online CPUs of its core, itself included; nothing for a CPU that does not tell."""
+        found: dict[int, CpuSet] = {}
+        for cpu in sorted(self.online):
+            if cpu in found:
+                continue
+            members = self._listed(cpu, _THREADS)
+            if members is None:
+                continue
+            members |= {cpu}
+            if members & found.keys():
+                self.notes.add(Level.CONFLICT, f"{_ROOT}/cpu{cpu}/topology", "core_disputed",
+                               f"lists {cpulist(members)} as one core, of which others say they are another")
+                members = frozenset({cpu})
+            found.update(dict.fromkeys(members, members))
+        return found
+
+    def core_ids(self, threads: dict[int, CpuSet]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for members in dict.fromkeys(threads.values()):
+            core = self.entry(min(members)).want("core_id", parse.decimal)
+            if core is not None and core >= 0:
+                found.update(dict.fromkeys(members, core))
+        return found
+
+    def numbers(self, name: str, files: tuple[str, ...]) -> dict[int, int]:
+        """CPU -> die_id or cluster_id; empty on a kernel that does not tell it. -1 is "has none"."""
+        return {
+            cpu: number
+            for number, members in self._leaders(files, name)
+            if number is not None and number != 0xFFFF  # arm64 prints a missing cluster id as 65535
+            for cpu in members
+        }
+
+    def _leaders(self, files: tuple[str, ...], name: str) -> Iterator[tuple[int | None, CpuSet]]:
+        """(number, members) for the first CPU of each group; nothing where the first CPU has no such file."""
+        seen: set[int] = set()
+        for cpu in sorted(self.online):
+            if cpu in seen:
+                continue
+            number = self.entry(cpu).want(name, parse.decimal)
+            if number is None and not seen:
+                return
+            members = self._listed(cpu, files) or frozenset({cpu})
+            seen |= members | {cpu}
+            yield (number if number is not None and number >= 0 else None), members
+
+    def _listed(self, cpu: int, files: tuple[str, ...]) -> CpuSet | None:
+        entry = self.entry(cpu)
+        for name in files:
+            read: Callable[[str], CpuSet] = parse.cpulist if name.endswith("_list") else parse.cpumask
+            members = entry.want(name, read)
+            if members:
+                return members & self.online  # old lists name offline CPUs as well
+        return None
+
+
+def _why_no_package(
+    topology: _Topology, cpu: int, packages: dict[int, PackageId], disputed: CpuSet
+) -> UnknownFields:
+    if cpu in packages:
+        return ()
+    if cpu in disputed:
+        return (("package", Unknown.CONTRADICTS),)
+    entry = topology.entry(cpu)
+    answer = entry.want("physical_package_id", parse.decimal, "package")
+    return entry.unknown if answer is None else (("package", Unknown.FIRMWARE_SILENT),)
+
+
+def _kinds(host: Host, notes: Notes) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for name in _HYBRID:
+        for cpu in Entry(host, f"sys/devices/{name}", notes).want("cpus", parse.cpulist) or ():
+            found[cpu] = name
+    return found
+
+
+def _capacities(host: Host, notes: Notes, online: list[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for cpu in online:
+        capacity = Entry(host, f"{_ROOT}/cpu{cpu}", notes).want("cpu_capacity", parse.count)
+        if capacity is None:
+            break  # not an architecture that tells it
+        found[cpu] = capacity
+    return found

@@ -1,0 +1,88 @@
+"""Whose machine it is: class/dmi, the kernel's version, and what tells a virtual machine."""
+
+from __future__ import annotations
+
+from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.facts import Machine
+from topo_agent.host import Host, Unavailable
+from topo_agent.ids import CpuSet
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry
+
+_CPUINFO_BYTES = 4096  # one processor's block; the whole file asks every CPU for its frequency
+
+_PLACEHOLDERS = frozenset({"", "n/a", "none", "default string", "system product name", "system manufacturer",
+                           "to be filled by o.e.m.", "not specified", "unknown", "0123456789", "empty"})
+"""What boards say when nobody filled in the field, lower case."""
+
+_HYPERVISOR_MAKERS = {
+    "qemu": "qemu", "red hat": "kvm", "vmware, inc.": "vmware", "innotek gmbh": "virtualbox", "xen": "xen",
+    "google": "gce", "openstack foundation": "kvm", "apache software foundation": "kvm", "parallels": "parallels",
+}
+"""DMI sys_vendor -> hypervisor, for makers of nothing but virtual machines.
+
+Amazon, Google's bare metal and Microsoft sell both under one name: those count only with the CPU's flag.
+"""
+
+
+def read(host: Host, notes: Notes) -> Machine:
+    """The machine's own name for itself; a field that firmware left at its placeholder is unknown."""
+    dmi = Entry(host, "sys/class/dmi/id", notes)
+    vendor, product, board, bios = (dmi.want(name, _dmi) for name in ("sys_vendor", "product_name", "board_name",
+                                                                      "bios_version"))
+    processor = _first_processor(host)
+    flags = (processor.get("flags") or "").split()
+    hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.clean)
+    if hypervisor is None and vendor is not None:
+        hypervisor = _HYPERVISOR_MAKERS.get(vendor.lower())
+    virtual = True if hypervisor or "hypervisor" in flags else (False if flags else None)
+    return Machine(
+        vendor=vendor,
+        product=product,
+        board=board,
+        bios_version=bios,
+        architecture=_architecture(host),
+        kernel=Entry(host, "proc/sys/kernel", notes).want("osrelease", parse.clean),
+        virtual=virtual,
+        hypervisor=hypervisor,
+        cpu_model=processor.get("model name"),
+    )
+
+
+def allowed_cpus(host: Host, notes: Notes) -> CpuSet | None:
+    """The CPUs that the asking process may use; None where nobody recorded it."""
+    listed = _process(host).get("allowed_cpus")
+    if listed is None:
+        return None
+    if isinstance(listed, list) and all(isinstance(cpu, int) and cpu >= 0 for cpu in listed):
+        return frozenset(cpu for cpu in listed if isinstance(cpu, int))
+    notes.add(Level.DEGRADED, "process", Unknown.UNREADABLE.value, "allowed_cpus is no list of CPUs")
+    return None
+
+
+def _dmi(text: str) -> str | None:
+    word = parse.clean(text)
+    return None if word.lower() in _PLACEHOLDERS else "".join(c for c in word if c.isprintable())[:120]
+
+
+def _architecture(host: Host) -> str | None:
+    named = _process(host).get("architecture")
+    return named if isinstance(named, str) else None
+
+
+def _process(host: Host) -> dict[str, object]:
+    try:
+        answer = host.document("process")
+    except Unavailable:
+        return {}
+    return {**answer} if isinstance(answer, dict) else {}
+
+
+def _first_processor(host: Host) -> dict[str, str]:
+    """The first block of proc/cpuinfo: `{"model name": "Intel(R) Xeon(R) …", "flags": "fpu vme …"}`."""
+    try:
+        text = host.text("proc/cpuinfo", _CPUINFO_BYTES)
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, colon, value in lines if colon}

@@ -1,0 +1,190 @@
+"""sys/bus/pci -> PciDevice: every function and where it hangs, from links and uevents; config space stays shut.
+
+Reading 256 bytes of `config` costs a hundred times a normal file and wakes a sleeping device, and `vpd` is
+worse. Everything here comes from the link of the function, its `uevent` and a few small attributes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.facts import LinkState, PciBus, PciDevice, PcieLink, Slot
+from topo_agent.host import Host, resolve
+from topo_agent.ids import NumaId, PciAddress
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry, each
+
+_DEVICES = "sys/bus/pci/devices"
+_SLOTS = "sys/bus/pci/slots"
+_ROOT = re.compile(r"pci([0-9a-f]{4,8}:[0-9a-f]{2})", re.ASCII)
+_SLOT = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.ASCII)
+
+# Base classes whose links matter to a topology: storage, network, display, memory, bridge, co-processor.
+_LINKED = frozenset({0x01, 0x02, 0x03, 0x05, 0x06, 0x08, 0x0B, 0x12})
+_VIRTUALISED = frozenset({0x01, 0x02, 0x03, 0x0B, 0x12})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the PCI bus says: structure, and the links as they are now."""
+
+    devices: tuple[PciDevice, ...]
+    buses: tuple[PciBus, ...]
+    slots: tuple[Slot, ...]
+    links_now: tuple[tuple[PciAddress, LinkState], ...]
+
+
+def read(host: Host, notes: Notes) -> Found | None:
+    """Every function in bus order; None where this host has no PCI bus or nothing is recorded of it."""
+    names = host.names(_DEVICES)
+    if not names:
+        return None
+    links = {name: host.link(f"{_DEVICES}/{name}") for name in names}
+    now: list[tuple[PciAddress, LinkState]] = []
+    devices = sorted(each(names, lambda name: _device(host, notes, name, links[name], now)), key=lambda d: d.address)
+    return Found(tuple(devices), tuple(_buses(host, notes, devices)), tuple(_slots(host, notes)), tuple(sorted(
+        now, key=lambda pair: pair[0])))
+
+
+def _device(
+    host: Host, notes: Notes, name: str, link: str | None, now: list[tuple[PciAddress, LinkState]]
+) -> PciDevice:
+    path = _path(name, link)
+    entry = Entry(host, path or f"{_DEVICES}/{name}", notes)
+    address = entry.must(name, PciAddress.parse)
+    event = entry.want("uevent", parse.uevent) or {}
+    class_code = _id(entry, event.get("PCI_CLASS"), "class")
+    vendor, device = _pair(entry, event.get("PCI_ID"), "vendor", "device")
+    subvendor, subdevice = _pair(entry, event.get("PCI_SUBSYS_ID"), "subsystem_vendor", "subsystem_device")
+    base = None if class_code is None else class_code >> 16
+    physfn = None if base == 0x06 else _physfn(entry)
+    pcie = None
+    if physfn is None and base in _LINKED:
+        pcie = _link(entry, address, now)
+    numa_node = _numa_node(entry)
+    total = enabled = None
+    if physfn is None and base in _VIRTUALISED:
+        total, enabled = entry.want("sriov_totalvfs", parse.count), entry.want("sriov_numvfs", parse.count)
+    group = entry.link("iommu_group")
+    return PciDevice(
+        address=address,
+        path=path,
+        class_code=class_code,
+        vendor=vendor,
+        device=device,
+        subvendor=subvendor,
+        subdevice=subdevice,
+        driver=event.get("DRIVER") or (None if event else entry.link("driver")),
+        numa_node=numa_node,
+        local_cpus=None if numa_node is not None else _local_cpus(entry),
+        link=pcie,
+        physfn=physfn,
+        sriov_total=total,
+        sriov_enabled=enabled,
+        iommu_group=int(group) if group is not None and group.isdecimal() else None,
+        unknown=entry.unknown,
+    )
+
+
+def _path(name: str, link: str | None) -> str:
+    """Where the kernel's relative link points; "" for a plain directory or a link no kernel writes."""
+    if link is None or link.startswith("/"):
+        return ""
+    path = resolve(_DEVICES, link) or ""
+    return path if path.startswith("sys/devices/") and path.endswith(f"/{name}") else ""
+
+
+def _id(entry: Entry, word: str | None, name: str) -> int | None:
+    """A number that uevent prints without leading zeros ("60400"), or else the attribute of that name."""
+    if word is not None:
+        try:
+            return parse.hexadecimal(word)
+        except ValueError as error:
+            entry.notes.add(Level.DEGRADED, f"{entry.path}/uevent", "file_garbled", f"{error}; {name} read instead")
+    return entry.want(name, parse.hexadecimal, "class" if name == "class" else name)
+
+
+def _pair(entry: Entry, word: str | None, first: str, second: str) -> tuple[int | None, int | None]:
+    """`"10DE:20B0"` -> `(0x10de, 0x20b0)`."""
+    if word is None:
+        return entry.want(first, parse.hexadecimal), entry.want(second, parse.hexadecimal)
+    left, _, right = word.partition(":")
+    return _id(entry, left, first), _id(entry, right, second)
+
+
+def _physfn(entry: Entry) -> PciAddress | None:
+    name = entry.link("physfn")
+    try:
+        return None if name is None else PciAddress.parse(name)
+    except ValueError as error:
+        entry.notes.add(Level.DEGRADED, f"{entry.path}/physfn", "link_garbled", str(error))
+        return None
+
+
+def _numa_node(entry: Entry) -> NumaId | None:
+    node = entry.want("numa_node", parse.decimal, "numa_node")
+    if node is not None and node < 0:
+        entry.say_unknown("numa_node", Unknown.FIRMWARE_SILENT)
+        return None
+    return None if node is None else NumaId(node)
+
+
+def _local_cpus(entry: Entry) -> frozenset[int] | None:
+    """Asked only where numa_node is silent. Where list and mask disagree neither can be believed."""
+    listed = entry.want("local_cpulist", parse.cpulist)
+    mask = entry.want("local_cpus", parse.cpumask)
+    if listed is not None and mask is not None and listed != mask:
+        entry.notes.add(Level.CONFLICT, entry.path, "local_cpus_disputed", "local_cpus and local_cpulist differ")
+        return None
+    return mask if listed is None else listed
+
+
+def _link(entry: Entry, address: PciAddress, now: list[tuple[PciAddress, LinkState]]) -> PcieLink | None:
+    """The link above a function. What it runs at now is not asked of a device that sleeps: it would wake it."""
+    speed = entry.want("max_link_speed", parse.link_speed)
+    width = entry.want("max_link_width", parse.link_width) if speed is not None else None
+    if speed is None or width is None:
+        return None
+    if entry.want("power/runtime_status", parse.clean) != "suspended":
+        state = LinkState(
+            gts=entry.want("current_link_speed", parse.link_speed),
+            width=entry.want("current_link_width", parse.link_width),
+        )
+        if state.gts is not None or state.width is not None:
+            now.append((address, state))
+    return PcieLink(max_gts=speed, max_width=width)
+
+
+def _buses(host: Host, notes: Notes, devices: Iterable[PciDevice]) -> Iterable[PciBus]:
+    """The CPUs near a host bridge, asked only of roots with a function whose numa_node is silent."""
+    roots = dict.fromkeys(root_of(device.path) for device in devices if device.numa_node is None)
+    for root in roots:
+        name = root.rpartition("/")[2].removeprefix("pci")
+        entry = Entry(host, f"{root}/pci_bus/{name}", notes)
+        cpus = entry.want("cpulistaffinity", parse.cpulist) if root else None
+        if cpus:
+            yield PciBus(root=root, cpus=cpus)
+
+
+def root_of(path: str) -> str:
+    """The host bridge of a function: everything up to the first `pci<domain>:<bus>` component, or "".
+
+    `"sys/devices/pci0000:6f/0000:6f:00.5/pci10001:80/10001:84:00.0"` -> `"sys/devices/pci0000:6f"`.
+    """
+    parts = path.split("/")
+    for place, part in enumerate(parts):
+        if _ROOT.fullmatch(part):
+            return "/".join(parts[: place + 1])
+    return ""
+
+
+def _slots(host: Host, notes: Notes) -> Iterable[Slot]:
+    for name in host.names(_SLOTS):
+        text = Entry(host, f"{_SLOTS}/{name}", notes).want("address", parse.clean)
+        matched = _SLOT.fullmatch(text or "")
+        if matched:
+            domain, bus, device = (int(part, 16) for part in matched.groups())
+            yield Slot(name=name, domain=domain, bus=bus, device=device)
