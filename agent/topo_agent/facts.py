@@ -77,7 +77,7 @@ class NumaNode:
     read_bandwidth: int | None = None  # …/initiators/read_bandwidth in MB/s: HMAT's word, for comparison
     dax: str | None = None  # the kmem DAX device that this memory came from, by its parent
     gpu: PciAddress | None = None  # proc/driver/nvidia/gpus/<bdf>/numa_status names this node
-    hugepages: tuple[Hugepages, ...] = ()
+    hugepages: tuple[Hugepages, ...] = field(default=(), compare=False)  # a setting of this boot: state
     unknown: UnknownFields = ()
 
 

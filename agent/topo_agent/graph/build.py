@@ -41,7 +41,7 @@ def _packages(cpus: tuple[Cpu, ...] | None) -> tuple[Package, ...] | None:
     for cpu in cpus:
         if cpu.online and cpu.package is not None:
             members.setdefault(cpu.package, []).append(cpu)
-    return tuple(_package(package, members[package]) for package in sorted(members))
+    return tuple(_package(package, members[package]) for package in sorted(members)) or None
 
 
 def _package(package: PackageId, members: list[Cpu]) -> Package:

@@ -45,7 +45,7 @@ class Memory:
     kind: MemoryKind | None = None  # None: the machine does not tell its memories apart
     gpu: PciAddress | None = None
     distances: tuple[tuple[NumaId, int], ...] | None = None
-    hugepages: tuple[Hugepages, ...] = ()
+    hugepages: tuple[Hugepages, ...] = field(default=(), compare=False)
     sources: tuple[tuple[str, Origin], ...] = ()
     unknown: UnknownFields = ()
 

@@ -16,14 +16,17 @@ from topo_agent.ids import PciAddress
 
 _TOPS = ("sys", "proc")
 _FUNCTIONS = "sys/bus/pci/devices"
+
 _ENTRIES_AT_MOST = 1_000_000  # the largest recorded machine has 13,000
 _BYTES_AT_MOST = 1 << 30
 _FILE_BYTES = 1 << 20  # /proc/cpuinfo of 512 CPUs is longer than what sources read of a file
 _NAME_BYTES, _PATH_BYTES = 255, 2048  # NAME_MAX, and half of PATH_MAX: the directory has a name as well
+_DEEPEST = 64  # directories above one another; the deepest function known has 12
 
-_HEADER_TYPES = {0x0604: 1, 0x0609: 1, 0x0607: 2}  # PCI bridges and CardBus bridges have their buses at 0x18
-_NEVER_READ = re.compile(r"config|vpd|rom|resource[0-9]*(_wc)?")  # binary; of a device, not of a machine
+_NEVER_READ = re.compile(r"config|vpd|rom|resource[0-9]*(_wc)?")  # of a device, not of a machine, and slow to ask
+_NUMBER = {10: re.compile(r"[0-9]{1,9}", re.ASCII), 16: re.compile(r"(0x)?[0-9a-fA-F]{1,8}", re.ASCII)}
 
+_HEADER_TYPES = {0x0604: 1, 0x0609: 1, 0x0607: 2}  # PCI and CardBus bridges: both have their buses at 0x18
 _FIELDS: dict[str, tuple[int | None, int]] = {  # file: what hardware says of nothing, the largest value
     "class": (None, 0xFFFFFF),
     "vendor": (0xFFFF, 0xFFFF),
@@ -37,9 +40,9 @@ _FIELDS: dict[str, tuple[int | None, int]] = {  # file: what hardware says of no
 def unpack(host: Host, directory: str) -> list[str]:
     """Write all that `host` holds below `directory`, which must be new or empty; the paths that were left out.
 
-    Left out are names and links that would lead out of the directory, files that the host could not read,
-    and documents, which have no place in a directory. OSError when the directory cannot be written: then
-    nothing is left behind.
+    Left out are names and links that would lead out of the directory, and files that the host could not read
+    or not to their end; documents have no place in a directory. OSError when the directory cannot be written:
+    then nothing is left behind.
     """
     if host.source.kind == "live":
         raise BadSource("/: the live machine is not unpacked; record it, then unpack the recording")
@@ -72,7 +75,7 @@ class _Copy:
 
     def write(self) -> None:
         os.mkdir(self.root)
-        todo = [top for top in _TOPS if self._host.names(top) and self._entry(top)]
+        todo = [top for top in self._host.names("") if top in _TOPS and self._entry(top)]
         while todo:
             todo.extend(path for path in self._below(todo.pop()) if self._entry(path))
         for path, header in headers(self._host, self._functions):
@@ -84,7 +87,7 @@ class _Copy:
         self._count(entries=1)
         try:
             target = self._host.link(path)
-            text = None if target is not None else self._text(path)
+            text = None if target is not None else self._content(path)
         except OSError:
             self.left_out.append(path)
             return False
@@ -97,17 +100,22 @@ class _Copy:
             self._made.add(path)
         return target is None and text is None
 
-    def _text(self, path: str) -> str | None:
+    def _content(self, path: str) -> str | None:
         """None for a directory."""
         try:
             return self._host.text(path, _FILE_BYTES)
-        except OSError as error:
-            # A root directory answers EINVAL for all that is no file. Also a recorded file may say EINVAL.
-            if error.errno == errno.EISDIR or (error.errno == errno.EINVAL and self._is_rooted):
-                return None
-            if self._host.names(path):
+        except OSError:
+            if self._is_directory(path):
                 return None
             raise
+
+    def _is_directory(self, path: str) -> bool:
+        """EINVAL is what a root directory says of all that is no file; only "." in a directory is one, too."""
+        try:
+            self._host.text(f"{path}/.", 1)
+        except OSError as error:
+            return error.errno in (errno.EISDIR, errno.EINVAL)
+        return False
 
     def _below(self, path: str) -> Iterator[str]:
         try:
@@ -117,7 +125,7 @@ class _Copy:
             return
         for name in names:
             below = f"{path}/{name}"
-            if not is_name(name) or len(os.fsencode(below)) > _PATH_BYTES:
+            if not is_name(name) or len(os.fsencode(below)) > _PATH_BYTES or below.count("/") > _DEEPEST:
                 self.left_out.append(below)
             elif path not in self._functions or not _NEVER_READ.fullmatch(name):
                 yield below
@@ -174,14 +182,18 @@ def stays_inside(directory: str, target: str) -> bool:
 def functions(host: Host) -> dict[str, PciAddress]:
     """The directory of every PCI function: `{"sys/devices/pci0000:00/0000:00:1f.0": 0000:00:1f.0}`."""
     found: dict[str, PciAddress] = {}
-    for name in host.names(_FUNCTIONS):
+    try:
+        names = host.names(_FUNCTIONS)
+    except OSError:
+        return found
+    for name in names:
         try:
             address = PciAddress.parse(name)
             target = host.link(f"{_FUNCTIONS}/{name}")
         except (OSError, ValueError):
             continue
         path = resolve(_FUNCTIONS, name if target is None else target)
-        if path:
+        if path and path.count("/") <= _DEEPEST:
             found[path] = address
     return found
 
@@ -277,11 +289,9 @@ def _is_virtual(host: Host, path: str) -> bool:
 
 
 def _number(text: str | None, base: int, most: int) -> int | None:
-    try:
-        value = int((text or "").strip(" \n\0"), base)
-    except ValueError:
-        return None
-    return value if 0 <= value <= most else None
+    word = (text or "").strip(" \n\0")
+    value = int(word, base) if _NUMBER[base].fullmatch(word) else most + 1
+    return value if value <= most else None
 
 
 def _text(host: Host, path: str) -> str | None:

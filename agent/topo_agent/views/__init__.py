@@ -1,0 +1,1 @@
+"""Topology -> text or plain data. Pure: nothing here reads a machine or writes to the world."""

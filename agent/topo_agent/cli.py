@@ -1,0 +1,228 @@
+"""The command line. Each command imports what it runs, so that `--help` and `dump` stay quick."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from topo_agent import __version__
+
+if TYPE_CHECKING:
+    from topo_agent.graph.topology import Topology
+    from topo_agent.host import Host
+    from topo_agent.ids import Ref
+
+F = TypeVar("F", bound=Callable[..., Any])  # click decorates functions of any signature
+
+NO, USAGE, COULD_NOT, LOST = 1, 2, 3, 4
+"""Exit statuses (docs/architecture.md): 1 is an answer, 2 and more are trouble."""
+
+
+class CouldNot(click.ClickException):
+    """Bad input, I/O, no such device: one line, status 3."""
+
+    exit_code = COULD_NOT
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"topo-agent: {self.message}", err=True)
+
+
+def main() -> NoReturn:
+    """The program: no traceback ever reaches a user, and `| head` is quiet."""
+    try:
+        sys.exit(cli.main(standalone_mode=False, prog_name="topo-agent"))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has gone: nothing to say, and nothing to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        if os.environ.get("TOPO_AGENT_DEBUG"):
+            raise
+        click.echo(f"topo-agent: internal error: {type(error).__name__}: {error}", err=True)
+        click.echo("TOPO_AGENT_DEBUG=1 shows where; please report it with `topo-agent record`.", err=True)
+        sys.exit(COULD_NOT)
+
+
+def option(*names: str, **how: Any) -> Callable[[F], F]:
+    """A click option that is also an environment variable: `--from` is TOPO_AGENT_FROM."""
+    long = next(name for name in names if name.startswith("--")).split("/")[0]
+    return click.option(*names, envvar="TOPO_AGENT_" + long[2:].upper().replace("-", "_"), **how)
+
+
+def common(command: F) -> F:
+    """What every command that looks at a machine takes."""
+    for decorate in reversed((
+        option("--from", "source", metavar="SOURCE", help="A directory, a recording or a tar archive instead of this machine."),
+        option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, whole or not at all."),
+        option("--strict", is_flag=True, help="Exit with status 4 when facts were lost."),
+        option("-q", "--quiet", is_flag=True, help="No diagnostics."),
+        option("-v", "--verbose", is_flag=True, help="Every diagnostic, on stderr."),
+    )):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""
+    \b
+    Examples:
+      topo-agent dump                              how this server is wired
+      topo-agent dump 1b:00.0                      what surrounds one device
+      topo-agent dump -f json -o topology.json     the same for programs
+      topo-agent list pci --columns address,name,numa
+      topo-agent record -o host.topo               this machine as one text file, redacted
+      topo-agent dump --from host.topo             … and read anywhere
+
+    \b
+    Shell completion: eval "$(_TOPO_AGENT_COMPLETE=bash_source topo-agent)"   (zsh_source, fish_source)
+    """,
+)
+@click.version_option(__version__, message="topo-agent %(version)s")
+def cli() -> None:
+    """How a server is wired: CPUs, NUMA nodes, PCI, and what is near what."""
+
+
+@cli.command(short_help="The machine, or what surrounds one device.")
+@click.argument("device", required=False)
+@option("-f", "--format", "form", type=click.Choice(["tree", "json", "yaml"]), default="tree", show_default=True)
+@option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
+@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@common
+def dump(
+    device: str | None, form: str, everything: bool, color: str, source: str | None, output: str | None,
+    strict: bool, quiet: bool, verbose: bool,
+) -> None:  # fmt: skip
+    """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
+    topology = _topology(source)
+    start = None if device is None else _find(topology, device)
+    if form == "tree":
+        from topo_agent.views.tree import tree
+
+        text = tree(
+            topology,
+            everything=everything,
+            start=start,
+            width=_width(output),
+            color=_colored(color, output),
+            **({"diagnostics": 0} if quiet else {}),
+        )
+    else:
+        text = _document(topology, form, start)
+    _give(text, output)
+    _finish(topology, strict=strict, verbose=verbose)
+
+
+@cli.command("list", short_help="A flat table of one kind of thing.")
+@click.argument("kind", type=click.Choice(["numa", "cpus", "pci"]))
+@option("-f", "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@option("--columns", metavar="A,B,…", help="Which columns, in which order; `all` for every one.")
+@common
+def list_(
+    kind: str, form: str, columns: str | None, source: str | None, output: str | None, strict: bool, quiet: bool,
+    verbose: bool,
+) -> None:  # fmt: skip
+    """List the NUMA nodes, CPUs or PCI functions of the machine, one a line."""
+    from topo_agent.views import table
+
+    chosen = _columns(columns, table.COLUMNS[kind], table.ALL_COLUMNS[kind])
+    topology = _topology(source)
+    _give(table.FORMATS[form](table.rows(topology, kind), chosen), output)
+    _finish(topology, strict=strict, verbose=verbose)
+
+
+def _columns(asked: str | None, usual: tuple[str, ...], every: tuple[str, ...]) -> tuple[str, ...]:
+    if asked is None:
+        return usual
+    if asked == "all":
+        return every
+    chosen = tuple(name.strip() for name in asked.split(","))
+    wrong = [name for name in chosen if name not in every]
+    if wrong:
+        raise click.UsageError(f"no column {', '.join(wrong)}; there are {', '.join(every)}")
+    return chosen
+
+
+def _host(source: str | None) -> Host:
+    from topo_agent.host import BadSource
+    from topo_agent.host.opening import open_host
+
+    try:
+        return open_host(source)
+    except BadSource as error:
+        raise CouldNot(str(error)) from None
+
+
+def _topology(source: str | None) -> Topology:
+    from topo_agent.graph.build import build
+    from topo_agent.scan import scan
+
+    return build(scan(_host(source)))
+
+
+def _find(topology: Topology, text: str) -> Ref:
+    from topo_agent.graph.find import NoSuchDevice, find
+
+    try:
+        return find(topology, text)
+    except NoSuchDevice as error:
+        raise CouldNot(str(error)) from None
+
+
+def _document(topology: Topology, form: str, start: Ref | None) -> str:
+    from topo_agent.views.document import document, surroundings
+
+    said = document(topology, None if start is None else surroundings(topology, start))
+    if form == "json":
+        import json
+
+        return json.dumps(said, indent=2, ensure_ascii=False) + "\n"
+    import yaml
+
+    return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _give(text: str, output: str | None) -> None:
+    """Data to stdout, or whole into a file."""
+    if output is None or output == "-":
+        click.echo(text, nl=False, color=True)
+        return
+    from topo_agent.publishers import files
+
+    try:
+        files.replace(output, text)
+    except OSError as error:
+        raise CouldNot(f"{output}: cannot be written: {error.strerror}") from None
+
+
+def _finish(topology: Topology, *, strict: bool, verbose: bool) -> None:
+    from topo_agent.diagnostics import Level
+
+    if verbose:
+        for diagnostic in topology.diagnostics:
+            click.echo(f"topo-agent: {diagnostic}", err=True)
+    if strict and any(one.level in (Level.DEGRADED, Level.LOST) for one in topology.diagnostics):
+        raise click.exceptions.Exit(LOST)
+
+
+def _colored(color: str, output: str | None) -> bool:
+    if color != "auto":
+        return color == "always"
+    return output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _width(output: str | None) -> int:
+    """A terminal's own width; 100 columns into files and pipes, so that the same machine gives the same bytes."""
+    if output is None and sys.stdout.isatty():
+        return max(shutil.get_terminal_size().columns, 40)
+    return 100

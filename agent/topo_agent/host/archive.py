@@ -1,0 +1,171 @@
+"""A tar archive of a machine, read in one stream into memory: nothing is ever unpacked to disk.
+
+What hwloc-gather-topology writes has one top folder, other archives have none: the root is the folder that
+holds sys/. An archive is untrusted: sizes and counts are bounded, and no name or link leads out of the root.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Protocol
+
+from topo_agent.host import TEXT_LIMIT, BadSource, Source
+from topo_agent.host.paper import TARGET_AT_MOST, Entry, Link, PaperHost, placed
+
+FILE_AT_MOST = 512 << 20  # the archive itself
+BYTES_AT_MOST = 1 << 30  # what comes out of the decompressor; each small file of a tar costs 1 KiB
+MEMBERS_AT_MOST = 500_000
+TEXT_AT_MOST = 256 << 20
+
+EXPECTED = "expected a directory, a recording, or a tar archive (.tar, .gz, .bz2, .xz) of the sys/ of a machine"
+DAMAGED = (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError, ValueError, OverflowError, RecursionError)
+
+_BLOCK = tarfile.BLOCKSIZE
+# A header may say that gigabytes of header follow, and tarfile would read them into memory at once.
+_HEADERS_AT_MOST = 1 << 20
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+@contextmanager
+def unpacked(path: str, most: int = FILE_AT_MOST) -> Iterator[Readable]:
+    """The bytes of a file, decompressed if its first bytes say so; BadSource when they cannot be had."""
+    try:
+        with _plain(path, most) as file, _decompressed(file) as found:
+            yield found
+    except DAMAGED as error:
+        raise BadSource(f"{path}: {EXPECTED}; {_why(error)}") from None
+
+
+def read(path: str) -> PaperHost:
+    """The machine in an archive; BadSource names the file and what was expected."""
+    with unpacked(path) as file:
+        entries = _inside(_entries(file))
+        if not any(name.startswith("sys/") for name in entries):
+            raise BadSource(f"{path}: {EXPECTED}; this archive holds no sys/")
+        return PaperHost(entries, source=Source(kind="archive", complete=False))
+
+
+def _plain(path: str, most: int) -> IO[bytes]:
+    # O_NONBLOCK: a FIFO must not wait for somebody who writes.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    about = os.fstat(file.fileno())
+    if stat.S_ISREG(about.st_mode) and 0 < about.st_size <= most:
+        return file
+    file.close()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError("it is not a regular file")
+    raise ValueError(f"it has more than {most >> 20} MiB" if about.st_size else "it is empty")
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    magic = file.read(6)
+    file.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file, mode="rb")
+    if magic.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    return lzma.LZMAFile(file) if magic == b"\xfd7zXZ\0" else file
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that refuses to give more than `limit` bytes, and remembers the last block it gave."""
+
+    def __init__(self, file: Readable) -> None:
+        self.file = file
+        self.given = 0
+        self.limit = _HEADERS_AT_MOST
+        self.last = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self.file.read(size)
+        self.given += len(data)
+        self.last = data or self.last
+        if self.given > self.limit:
+            raise ValueError("it unpacks to more than a machine can be")
+        return data
+
+
+def _entries(file: Readable) -> dict[str, Entry]:
+    """Every entry of an archive by its path; names that lead out of the root are skipped."""
+    entries: dict[str, Entry] = {}
+    stream = _Bounded(file)
+    kept = 0
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK * 20) as archive:
+        for count, member in enumerate(archive):
+            archive.members.clear()  # tarfile would keep them all
+            end = member.offset_data + (member.size if member.isreg() else 0)
+            stream.limit = min(end + _HEADERS_AT_MOST, BYTES_AT_MOST)
+            if end > BYTES_AT_MOST or count >= MEMBERS_AT_MOST or kept > TEXT_AT_MOST:
+                raise ValueError("it unpacks to more than a machine can be")
+            kept += _keep(entries, archive, member)
+        _ended(stream, archive.offset)
+    return entries
+
+
+def _keep(entries: dict[str, Entry], archive: tarfile.TarFile, member: tarfile.TarInfo) -> int:
+    """Put one member where it belongs; the bytes that it costs. Devices, FIFOs and hostile names cost nothing."""
+    path = _path(member.name)
+    if path is None:
+        return 0
+    if member.isdir():
+        entries.setdefault(path, None)
+    elif member.issym():
+        if member.linkname and len(member.linkname) <= TARGET_AT_MOST and "\0" not in member.linkname:
+            entries[path] = Link(member.linkname)
+    elif member.islnk():
+        earlier = entries.get(_path(member.linkname) or "")
+        if earlier is not None:
+            entries[path] = earlier
+    elif member.isreg():
+        data = archive.extractfile(member)
+        entries[path] = text = data.read(TEXT_LIMIT) if data else b""
+        return len(text)
+    return len(path)
+
+
+def _path(name: str) -> str | None:
+    """`"./top/sys/"` -> `"top/sys"`; None for a name that does not stay below the root."""
+    try:
+        return placed("/".join(part for part in name.removeprefix("./").rstrip("/").split("/") if part != "."))
+    except ValueError:
+        return None
+
+
+def _inside(entries: dict[str, Entry]) -> dict[str, Entry]:
+    """The entries below the folder that holds sys/, which may be the top."""
+    tops = {path.partition("/sys/")[0] for path in entries if "/sys/" in path} - {"proc"}
+    if any(path.startswith("sys/") for path in entries) or not tops:
+        return entries
+    top = min(tops, key=lambda path: (path.count("/"), path)) + "/"
+    return {path[len(top) :]: entry for path, entry in entries.items() if path.startswith(top)}
+
+
+def _ended(stream: _Bounded, offset: int) -> None:
+    """A tar ends with a block of zeros where the next header would be; tarfile takes any end for an end."""
+    behind = stream.given - offset
+    last = stream.last[len(stream.last) - behind :] if 0 <= behind <= len(stream.last) else b""
+    if len(last) < _BLOCK or any(last[:_BLOCK]):
+        raise ValueError("it is cut off or damaged")
+    while stream.read(1 << 16):  # the checksum of the compressed file comes last
+        pass
+
+
+def _why(error: BaseException) -> str:
+    """One line: `it is cut off` rather than the words of whoever found out."""
+    if isinstance(error, (EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, gzip.BadGzipFile)):
+        return f"this one is cut off, damaged, or something else ({error})".replace("\n", " ")
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)

@@ -1,0 +1,1 @@
+"""Plain data -> the outside world."""

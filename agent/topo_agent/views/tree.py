@@ -1,0 +1,340 @@
+"""Topology -> the tree that `dump` prints: packages, NUMA nodes, PCI roots, switches, devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import click
+
+from topo_agent.diagnostics import Diagnostic, Level, Unknown
+from topo_agent.graph.topology import Device, DeviceKind, Memory, Package, Root, Topology
+from topo_agent.ids import CpuSet, Ref, cpulist
+from topo_agent.views import names
+from topo_agent.views.units import binary_size, link_name, plural
+
+_WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch"}
+_PLURALS: dict[DeviceKind, str] = {"nvme": "NVMe", "nvswitch": "NVSwitches"}
+_COLOURS: dict[DeviceKind, str] = {"gpu": "green", "nic": "cyan", "nvme": "magenta", "nvswitch": "yellow"}
+_STORAGE, _COPROCESSOR, _ACCELERATOR = 0x01, 0x0B, 0x12
+_DIAGNOSTICS_AT_MOST = 6
+
+_SILENCE = {
+    Unknown.FIRMWARE_SILENT: "firmware says -1",
+    Unknown.CONTRADICTS: "the machine contradicts itself",
+    Unknown.NOT_RECORDED: "not recorded",
+    Unknown.NOT_SUPPORTED: "this kernel does not tell",
+    Unknown.NOT_PERMITTED: "not permitted to read",
+    Unknown.UNREADABLE: "unreadable",
+}
+
+
+@dataclass(slots=True)
+class Branch:
+    """One line of the tree and what hangs below it."""
+
+    text: str
+    colour: str | None = None
+    below: list[Branch] = field(default_factory=list)
+
+
+def tree(
+    topology: Topology,
+    *,
+    everything: bool = False,
+    start: Ref | None = None,
+    width: int = 100,
+    color: bool = False,
+    diagnostics: int = _DIAGNOSTICS_AT_MOST,
+) -> str:
+    """The machine, or what surrounds `start`, in at most `width` columns.
+
+    Without `everything`, bridges that lead to one thing are folded into it, and virtual functions, empty
+    ports and functions of no interest are counted.
+    """
+    writer = _Writer(topology, everything)
+    if start is None:
+        lines = [*_headline(topology), "", *_draw(writer.machine(), width, color)]
+    else:
+        lines = list(_draw([writer.surroundings(start)], width, color))
+    return "\n".join([*lines, *_foot(topology.diagnostics, diagnostics, width), ""])
+
+
+def _draw(branches: list[Branch], width: int, color: bool, indent: str = "", top: bool = True) -> Iterator[str]:
+    for branch in branches:
+        last = branch is branches[-1]
+        edge = "" if top else ("└─ " if last else "├─ ")
+        room = width - len(indent) - len(edge)
+        text = branch.text if len(branch.text) <= room else branch.text[: room - 1] + "…"
+        if color and branch.colour:
+            text = click.style(text, fg=branch.colour) if branch.colour != "bold" else click.style(text, bold=True)
+        yield f"{indent}{edge}{text}"
+        deeper = indent + ("" if top else ("   " if last else "│  "))
+        yield from _draw(branch.below, width, color, deeper, top=False)
+
+
+def _headline(topology: Topology) -> Iterator[str]:
+    machine = topology.machine
+    name = " ".join(word for word in (machine.vendor, machine.product) if word) or "A machine that does not say its name"
+    if machine.virtual:
+        name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
+    yield name
+    yield " · ".join(_counts(topology))
+
+
+def _counts(topology: Topology) -> Iterator[str]:
+    if topology.packages is not None:
+        yield plural(len(topology.packages), "package")
+    if topology.cores is not None:
+        yield plural(topology.cores, "core")
+    if topology.cpus is not None:
+        offline = sum(not cpu.online for cpu in topology.cpus)
+        yield plural(len(topology.online_cpus), "CPU") + (f" ({offline} offline)" if offline else "")
+    if topology.memories is not None:
+        yield plural(len(topology.memories), "NUMA node")
+    for kind, word in _WORDS.items():
+        physical = [device for device in topology.of_kind(kind) if device.physfn is None]
+        if physical:
+            virtual = len(topology.of_kind(kind)) - len(physical)
+            yield plural(len(physical), word, _PLURALS.get(kind)) + (f" + {plural(virtual, 'VF')}" if virtual else "")
+    if topology.devices is not None:
+        yield plural(len(topology.devices), "PCI function")
+
+
+def _foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[str]:
+    """What went wrong, the same sentence once with a count; notes that cost nothing are left to json."""
+    grouped: dict[tuple[str, str], list[Diagnostic]] = {}
+    for one in diagnostics:
+        if one.level is not Level.NOTE:
+            grouped.setdefault((one.level.value, one.message), []).append(one)
+    if grouped:
+        yield ""
+    for (level, message), same in list(grouped.items())[:most]:
+        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        line = f"{level}: {same[0].subject}{others}: {message}"
+        yield line if len(line) <= width else line[: width - 1] + "…"
+    if len(grouped) > most:
+        yield f"… and {len(grouped) - most} more kinds of diagnostics: see -f json"
+
+
+class _Writer:
+    def __init__(self, topology: Topology, everything: bool) -> None:
+        self.topology = topology
+        self.everything = everything
+        self.vfs = Counter(device.physfn for device in topology.devices or () if device.physfn)
+        self.drivers_told = any(device.driver for device in topology.devices or ())
+
+    def machine(self) -> list[Branch]:
+        """Packages, then what is in no package, then what has no known place."""
+        branches = [self._package(package) for package in self.topology.packages or ()]
+        branches += [
+            self._memory(memory) for memory in self.topology.memories or () if self.topology.parent(memory.ref) is None
+        ]
+        lost = [root for root in self.topology.roots or () if self.topology.memory(root.numa_node) is None]
+        branches += self._unplaced(lost)
+        stray = [device for device in self.topology.devices or () if device.root is None]
+        if stray:
+            branches.append(Branch("PCI parent unknown", "bold", [self._device(device) for device in stray]))
+        return branches
+
+    def surroundings(self, ref: Ref) -> Branch:
+        """One node with everything below it, inside the chain of what it hangs below."""
+        node = self.topology.nodes[ref]
+        if isinstance(node, Package):
+            branch = self._package(node)
+        elif isinstance(node, Memory):
+            branch = self._memory(node)
+        elif isinstance(node, Root):
+            branch = self._root(node)
+        else:
+            branch = self._whole(node)
+        for above in self.topology.ancestors(ref):
+            device = self.topology.device(above)
+            branch = Branch(self._bridge_text(device) if device else f"{above.key}{self._near(above)}", "bold", [branch])
+        return branch
+
+    def _near(self, ref: Ref) -> str:
+        node = self.topology.nodes.get(ref)
+        if not isinstance(node, Root):
+            return ""
+        return " · NUMA unknown" if node.numa_node is None else f" · NUMA {node.numa_node}"
+
+    def _package(self, package: Package) -> Branch:
+        cores = "" if package.cores is None else f" · {plural(len(package.cores), 'core')}"
+        model = _plain(self.topology.machine.cpu_model)
+        text = f"package {package.id}{model and ' · ' + model}{cores} · {_cpus(package.cpus)}"
+        below = [self._memory(one) for one in self.topology.memories or () if self.topology.parent(one.ref) == package.ref]
+        return Branch(text, "bold", below)
+
+    def _memory(self, memory: Memory) -> Branch:
+        roots = [root for root in self.topology.roots or () if root.numa_node == memory.id]
+        return Branch(self._memory_text(memory), "bold", self._roots(roots))
+
+    def _memory_text(self, memory: Memory) -> str:
+        words = [f"NUMA {memory.id}"]
+        if dict(memory.sources).get("id") == "assumed":
+            words[0] += " (assumed: this kernel tells no NUMA nodes)"
+        if memory.kind:
+            words.append(f"{memory.kind.upper()}" + (f" of {memory.gpu}" if memory.gpu else ""))
+        if memory.memory_bytes is not None:
+            words.append(binary_size(memory.memory_bytes) if memory.memory_bytes else "no memory")
+        if memory.cpus is None:
+            words.append("CPUs unknown")
+        elif memory.cpus:
+            words.append(_cpus(memory.cpus))
+        else:
+            near = "unknown" if memory.near_cpus is None else cpulist(memory.near_cpus)
+            words.append(f"no CPUs, near CPUs {near}")
+        return " · ".join(words)
+
+    def _unplaced(self, roots: list[Root]) -> Iterator[Branch]:
+        """Roots of unknown place, gathered under the reason why."""
+        reasons: dict[str, list[Root]] = {}
+        for root in roots:
+            reason = dict(root.unknown).get("numa_node")
+            named = f"NUMA {root.numa_node}" if root.numa_node is not None else "NUMA node unknown"
+            reasons.setdefault(named + (f" ({_SILENCE.get(reason, reason.value)})" if reason else ""), []).append(root)
+        for text, same in reasons.items():
+            yield Branch(text, "bold", self._roots(same))
+
+    def _roots(self, roots: list[Root]) -> list[Branch]:
+        branches, dull = [], []
+        for root in roots:
+            branch = self._root(root)
+            if branch.below or self.everything:
+                branches.append(self._folded(root, branch))
+            else:
+                dull.append(root)
+        if dull:
+            functions = sum(1 for root in dull for _ in self.topology.below(root.ref))
+            branches.append(Branch(f"{plural(len(dull), 'root')} with nothing of interest ({plural(functions, 'function')})"))
+        return branches
+
+    def _folded(self, root: Root, branch: Branch) -> Branch:
+        """A root that leads to one thing is written on the line of that thing."""
+        if self.everything or len(branch.below) != 1:
+            return branch
+        only = branch.below[0]
+        return Branch(f"{root.name} · {only.text}", only.colour, only.below)
+
+    def _root(self, root: Root) -> Branch:
+        children = self._children(root.ref)
+        if self.everything:
+            return Branch(root.name, None, [self._whole(child) for child in children])
+        below, passed = self._interesting(children)
+        return Branch(f"{root.name}{passed.text()}", None, below)
+
+    def _children(self, ref: Ref) -> list[Device]:
+        devices = (self.topology.device(child) for child in self.topology.children(ref))
+        return [device for device in devices if device is not None]
+
+    def _whole(self, device: Device) -> Branch:
+        """Every function below, nothing folded."""
+        return Branch(
+            self._bridge_text(device) if device.kind == "bridge" else self._text(device),
+            _COLOURS.get(device.kind),
+            [self._whole(child) for child in self._children(device.ref)],
+        )
+
+    def _interesting(self, children: list[Device]) -> tuple[list[Branch], _Passed]:
+        """The branches worth a line, and a count of what was passed over."""
+        branches: list[Branch] = []
+        passed = _Passed()
+        for device in children:
+            grandchildren = self._children(device.ref)
+            if device.physfn is not None:
+                continue  # counted at its PF
+            if device.kind == "bridge" and not grandchildren:
+                passed.empty += 1
+            elif device.kind == "bridge":
+                below, inside = self._interesting(grandchildren)
+                if len(below) > 1 and not _one_card(grandchildren):
+                    branches.append(Branch(self._bridge_text(device) + inside.text(), None, below))
+                else:
+                    branches += below
+                    passed.add(inside)
+            elif _interesting(device) or grandchildren:  # an endpoint with a bus of its own: VMD
+                branches.append(self._device(device))
+            else:
+                passed.others += 1
+        return branches, passed
+
+    def _device(self, device: Device) -> Branch:
+        below, inside = self._interesting(self._children(device.ref))
+        return Branch(self._text(device) + inside.text(), _COLOURS.get(device.kind), below)
+
+    def _text(self, device: Device) -> str:
+        title = names.title(device.vendor, device.device)
+        words = [f"{_short(device)} {_WORDS.get(device.kind) or names.class_name(device.class_code)} {title}"]
+        if device.link is not None:
+            words.append(link_name(device.link.max_gts, device.link.max_width))
+        if device.physfn is not None:
+            words.append(f"VF of {device.physfn.key}")
+        elif self.vfs[device.ref]:
+            words.append(f"+{plural(self.vfs[device.ref], 'VF')}")
+        if device.kind in _WORDS and device.driver is None and self.drivers_told:
+            words.append("no driver")
+        return " · ".join(words) + self._elsewhere(device)
+
+    def _elsewhere(self, device: Device) -> str:
+        """Said only where it differs from what the line above it says."""
+        root = self.topology.nodes.get(device.root) if device.root else None
+        if not isinstance(root, Root) or root.numa_node == device.numa_node or device.kind not in _WORDS:
+            return ""
+        return f" · NUMA {'unknown' if device.numa_node is None else device.numa_node}"
+
+    def _bridge_text(self, device: Device) -> str:
+        if device.kind != "bridge":
+            return self._text(device)
+        words = {"root_port": "root port", "upstream_port": "switch", "downstream_port": "port"}
+        link = f" · {link_name(device.link.max_gts, device.link.max_width)}" if device.link else ""
+        word = words.get(device.role or "", "bridge")
+        return f"{_short(device)} {word} {names.title(device.vendor, device.device)}{link}"
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What has no line of its own."""
+
+    empty: int = 0
+    others: int = 0
+
+    def add(self, other: _Passed) -> None:
+        self.empty += other.empty
+        self.others += other.others
+
+    def text(self) -> str:
+        words = [plural(self.empty, "empty port")] if self.empty else []
+        words += [plural(self.others, "other function")] if self.others else []
+        return f" · {', '.join(words)}" if words else ""
+
+
+def _interesting(device: Device) -> bool:
+    base = None if device.class_code is None else device.class_code >> 16
+    return device.kind in _WORDS or base in (_COPROCESSOR, _ACCELERATOR)
+
+
+def _one_card(devices: list[Device]) -> bool:
+    """Functions of one endpoint. The ports of a switch may be functions of one device too: those are not."""
+    physical = [device for device in devices if device.physfn is None]
+    return all(device.kind != "bridge" for device in physical) and len({one.address.card for one in physical}) == 1
+
+
+def _plain(model: str | None) -> str:
+    """`"Intel(R) Xeon(R) Gold 6448Y"` -> `"Intel Xeon Gold 6448Y"`."""
+    return " ".join((model or "").replace("(R)", " ").replace("(TM)", " ").replace("(tm)", " ").split())
+
+
+def _short(device: Device) -> str:
+    """`0000:1b:00.0` -> `1b:00.0`; other domains are written out."""
+    return str(device.address).removeprefix("0000:")
+
+
+def _cpus(cpus: CpuSet) -> str:
+    """`"64 CPUs 0-31,64-95"`; a long list is cut in the middle: `"32 CPUs 0,4,8,…,124"`."""
+    listed = cpulist(cpus)
+    if len(listed) > 32:
+        parts = listed.split(",")
+        listed = ",".join([*parts[:3], "…", parts[-1]])
+    return f"{plural(len(cpus), 'CPU')} {listed}"

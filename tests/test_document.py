@@ -1,0 +1,59 @@
+"""The JSON document: described by its schema, the same bytes for the same machine, structure apart from state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests import schemas
+from tests.machines import MACHINES, needs_machines
+from topo_agent.graph.build import build
+from topo_agent.graph.topology import Topology
+from topo_agent.host.live import LiveHost
+from topo_agent.scan import scan
+from topo_agent.views.document import document
+
+
+def topology(root: str) -> Topology:
+    return build(scan(LiveHost(root)))
+
+
+def test_the_schemas_are_schemas() -> None:
+    assert schemas.published()
+    for path in schemas.published():
+        Draft202012Validator.check_schema(json.loads(path.read_text()))
+
+
+def test_this_machine_is_described() -> None:
+    said = document(topology("/"))
+    for path in schemas.published():
+        schemas.readers(path).validate(said)
+    schemas.strict(schemas.published()[-1]).validate(said)
+
+
+@needs_machines
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_is_described(name: str, tree: Callable[[str], Path]) -> None:
+    said = document(topology(str(tree(name))))
+    for path in schemas.published():
+        schemas.readers(path).validate(said)
+    schemas.strict(schemas.published()[-1]).validate(said)
+
+
+def test_a_key_that_nobody_described_is_refused() -> None:
+    said: dict[str, Any] = document(topology("/"))
+    said["machine"]["colour"] = "green"
+    assert not schemas.strict(schemas.published()[-1]).is_valid(said)
+    assert schemas.readers(schemas.published()[-1]).is_valid(said)
+
+
+@needs_machines
+@pytest.mark.parametrize("name", ["dell-xe9680-snc2", "hwloc-2s-dax-nvme-ib"])
+def test_same_machine_same_bytes(name: str, tree: Callable[[str], Path]) -> None:
+    first, second = (json.dumps(document(topology(str(tree(name))))) for _ in range(2))
+    assert first == second
