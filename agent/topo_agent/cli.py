@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import click
 
@@ -28,7 +30,7 @@ class CouldNot(click.ClickException):
 
     exit_code = COULD_NOT
 
-    def show(self, file: Any = None) -> None:
+    def show(self, file: Any = None) -> None:  # noqa: ARG002 click's signature
         click.echo(f"topo-agent: {self.message}", err=True)
 
 
@@ -59,17 +61,41 @@ def option(*names: str, **how: Any) -> Callable[[F], F]:
     return click.option(*names, envvar="TOPO_AGENT_" + long[2:].upper().replace("-", "_"), **how)
 
 
-def common(command: F) -> F:
-    """What every command that looks at a machine takes."""
-    for decorate in reversed((
-        option("--from", "source", metavar="SOURCE", help="A directory, a recording or a tar archive instead of this machine."),
-        option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, whole or not at all."),
-        option("--strict", is_flag=True, help="Exit with status 4 when facts were lost."),
-        option("-q", "--quiet", is_flag=True, help="No diagnostics."),
-        option("-v", "--verbose", is_flag=True, help="Every diagnostic, on stderr."),
-    )):  # fmt: skip
-        command = decorate(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What every command that looks at a machine is told: where, and how to say what it saw."""
+
+    source: str | None
+    output: str | None
+    strict: bool
+    quiet: bool
+    verbose: bool
+
+
+_SOURCE = "A directory, a recording or a tar archive instead of this machine."
+
+_LOOK_OPTIONS = (
+    option("--from", "source", metavar="SOURCE", help=_SOURCE),
+    option("-o", "--output", metavar="FILE", help="Write there, whole or not at all."),
+    option("--strict", is_flag=True, help="Exit with status 4 when facts were lost."),
+    option("-q", "--quiet", is_flag=True, help="No diagnostics."),
+    option("-v", "--verbose", is_flag=True, help="Every diagnostic, on stderr."),
+)
+
+
+def looking(command: F) -> F:
+    """Give a command the options of `Look`, and the look itself as its first argument."""
+
+    @functools.wraps(command)
+    def with_look(
+        *, source: str | None, output: str | None, strict: bool, quiet: bool, verbose: bool, **rest: Any
+    ) -> Any:
+        return command(Look(source, output, strict, quiet, verbose), **rest)
+
+    decorated: Any = with_look
+    for decorate in reversed(_LOOK_OPTIONS):
+        decorated = decorate(decorated)
+    return cast("F", decorated)
 
 
 @click.group(
@@ -98,47 +124,73 @@ def cli() -> None:
 @option("-f", "--format", "form", type=click.Choice(["tree", "json", "yaml"]), default="tree", show_default=True)
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
-@common
-def dump(
-    device: str | None, form: str, everything: bool, color: str, source: str | None, output: str | None,
-    strict: bool, quiet: bool, verbose: bool,
-) -> None:  # fmt: skip
+@looking
+def dump(look: Look, device: str | None, form: str, everything: bool, color: str) -> None:
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
-    topology = _topology(source)
+    topology = _topology(look.source)
     start = None if device is None else _find(topology, device)
     if form == "tree":
-        from topo_agent.views.tree import tree
+        from topo_agent.views.tree import DIAGNOSTICS_AT_MOST, tree
 
         text = tree(
             topology,
             everything=everything,
             start=start,
-            width=_width(output),
-            color=_colored(color, output),
-            **({"diagnostics": 0} if quiet else {}),
+            width=_width(look.output),
+            color=_colored(color, look.output),
+            diagnostics=0 if look.quiet else DIAGNOSTICS_AT_MOST,
         )
     else:
         text = _document(topology, form, start)
-    _give(text, output)
-    _finish(topology, strict=strict, verbose=verbose)
+    _give(text, look.output)
+    _finish(topology, look)
 
 
 @cli.command("list", short_help="A flat table of one kind of thing.")
 @click.argument("kind", type=click.Choice(["numa", "cpus", "pci"]))
 @option("-f", "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 @option("--columns", metavar="A,B,…", help="Which columns, in which order; `all` for every one.")
-@common
-def list_(
-    kind: str, form: str, columns: str | None, source: str | None, output: str | None, strict: bool, quiet: bool,
-    verbose: bool,
-) -> None:  # fmt: skip
+@looking
+def list_(look: Look, kind: str, form: str, columns: str | None) -> None:
     """List the NUMA nodes, CPUs or PCI functions of the machine, one a line."""
     from topo_agent.views import table
 
     chosen = _columns(columns, table.COLUMNS[kind], table.ALL_COLUMNS[kind])
-    topology = _topology(source)
-    _give(table.FORMATS[form](table.rows(topology, kind), chosen), output)
-    _finish(topology, strict=strict, verbose=verbose)
+    topology = _topology(look.source)
+    _give(table.FORMATS[form](table.rows(topology, kind), chosen), look.output)
+    _finish(topology, look)
+
+
+@cli.command(short_help="The machine as one text file.")
+@option("--from", "source", metavar="SOURCE", help=_SOURCE)
+@option("-o", "--output", metavar="FILE", help="Write there, whole or not at all.")
+@option("--keep-names", is_flag=True, help="Keep addresses, GUIDs, serials, UUIDs and the host name as they are.")
+def record(source: str | None, output: str | None, keep_names: bool) -> None:
+    """Record the machine as one text file that can be read before it is sent, and dumped anywhere.
+
+    Addresses, GUIDs, serial numbers, UUIDs and the host name become pseudonyms, the same one everywhere.
+    """
+    from topo_agent.host import recording
+
+    _give(recording.write(_host(source), keep_names=keep_names), output)
+
+
+@cli.command(short_help="A recording as a directory.")
+@click.argument("file")
+@option("-o", "--output", metavar="DIR", required=True, help="A directory that does not exist yet, or is empty.")
+def synth(file: str, output: str) -> None:
+    """Unpack the recording FILE into a directory that lstopo (HWLOC_FSROOT=DIR) and `--from DIR` read.
+
+    Every PCI function gets a 64-byte `config` header made from its class, ids and buses.
+    """
+    from topo_agent.host.unpack import unpack
+
+    try:
+        skipped = unpack(_host(file), output)
+    except OSError as error:
+        raise CouldNot(f"{output}: cannot be written: {error.strerror or error}") from None
+    for path in skipped:
+        click.echo(f"topo-agent: left out: {path}", err=True)
 
 
 def _columns(asked: str | None, usual: tuple[str, ...], every: tuple[str, ...]) -> tuple[str, ...]:
@@ -205,13 +257,13 @@ def _give(text: str, output: str | None) -> None:
         raise CouldNot(f"{output}: cannot be written: {error.strerror}") from None
 
 
-def _finish(topology: Topology, *, strict: bool, verbose: bool) -> None:
+def _finish(topology: Topology, look: Look) -> None:
     from topo_agent.diagnostics import Level
 
-    if verbose:
+    if look.verbose:
         for diagnostic in topology.diagnostics:
             click.echo(f"topo-agent: {diagnostic}", err=True)
-    if strict and any(one.level in (Level.DEGRADED, Level.LOST) for one in topology.diagnostics):
+    if look.strict and any(one.level in (Level.DEGRADED, Level.LOST) for one in topology.diagnostics):
         raise click.exceptions.Exit(LOST)
 
 

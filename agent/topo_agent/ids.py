@@ -46,6 +46,17 @@ class PciAddress(NamedTuple):
         return self[:3]
 
 
+def function_in(path: str) -> PciAddress | None:
+    """The PCI function that a sysfs path belongs to: its last component that is an address.
+
+    `"sys/devices/pci0000:00/0000:00:03.0/virtio0/net/ens3"` -> `0000:00:03.0`; None on no PCI bus.
+    """
+    for part in reversed(path.split("/")):
+        if _PCI.fullmatch(part):
+            return PciAddress.parse(part)
+    return None
+
+
 class Ref(NamedTuple):
     """The name of a node of the graph, and a place: `pci:0000:1b:00.0`, `numa:1`, `pkg:0`."""
 

@@ -63,7 +63,6 @@ class _Bus:
         notes: Notes,
     ) -> None:
         self.facts = {device.address: device for device in devices}
-        self.packages = packages
         self.memories = {memory.id: memory for memory in memories or ()}
         self.places = Places(self.memories if memories is not None else None, online)
         self.notes = notes
@@ -81,6 +80,7 @@ class _Bus:
         self.kinds: dict[PciAddress, DeviceKind] = {one.address: kinds.kind(one) for one in devices}
         self.roles: Mapping[PciAddress, BridgeRole] = kinds.roles(self.facts, self.kinds, parents)
         self.near = {address: self._near(device) for address, device in self.facts.items()}
+        self.siblings = {node: siblings(node, self.memories, packages) for node in self.memories}
 
     def devices(self) -> Iterator[Device]:
         for address, device in self.facts.items():
@@ -159,7 +159,7 @@ class _Bus:
             parent=pci_ref(chain[0]) if chain and chain[0] in self.facts else None,
             root=None if root is None else _root_ref(root),
             numa_node=node,
-            numa_nodes=() if node is None else siblings(node, self.memories, self.packages),
+            numa_nodes=() if node is None else self.siblings.get(node, (node,)),
             cpus=near.cpus,
             link=device.link,
             physfn=None if device.physfn is None else pci_ref(device.physfn),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, Union
+from typing import Literal, Protocol
 
-Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 TEXT_LIMIT = 64 * 1024
 """Bytes read of one file unless the caller asks for fewer: a sysfs attribute is at most a page,

@@ -42,8 +42,8 @@ class Readable(Protocol):
 def unpacked(path: str, most: int = FILE_AT_MOST) -> Iterator[Readable]:
     """The bytes of a file, decompressed if its first bytes say so; BadSource when they cannot be had."""
     try:
-        with _plain(path, most) as file, _decompressed(file) as found:
-            yield found
+        with _plain(path, most) as file:
+            yield _decompressed(file)
     except DAMAGED as error:
         raise BadSource(f"{path}: {EXPECTED}; {_why(error)}") from None
 
@@ -69,7 +69,7 @@ def _plain(path: str, most: int) -> IO[bytes]:
     raise ValueError(f"it has more than {most >> 20} MiB" if about.st_size else "it is empty")
 
 
-def _decompressed(file: IO[bytes]) -> IO[bytes]:
+def _decompressed(file: IO[bytes]) -> Readable:
     magic = file.read(6)
     file.seek(0)
     if magic.startswith(b"\x1f\x8b"):
@@ -104,7 +104,7 @@ def _entries(file: Readable) -> dict[str, Entry]:
     kept = 0
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK * 20) as archive:
         for count, member in enumerate(archive):
-            archive.members.clear()  # tarfile would keep them all
+            vars(archive)["members"].clear()  # before Python 3.13 a stream keeps them all, a kilobyte each
             end = member.offset_data + (member.size if member.isreg() else 0)
             stream.limit = min(end + _HEADERS_AT_MOST, BYTES_AT_MOST)
             if end > BYTES_AT_MOST or count >= MEMBERS_AT_MOST or kept > TEXT_AT_MOST:

@@ -22,14 +22,15 @@ BYTES_AT_MOST = 128 << 20
 DEPTH_AT_MOST = 40
 
 _CLASSES = (
-    "accel block cxl dax dmi drm infiniband infiniband_verbs infiniband_mad iommu kfd mic misc nd net nvme"
-    " nvme-fabrics nvme-generic nvme-subsystem pci_bus ptp"
-).split()
-_BUSES = "auxiliary cpu cxl dax memory_tiering nd node pci vdpa virtio vmbus".split()
+    *("accel", "block", "cxl", "dax", "dmi", "drm", "infiniband", "infiniband_mad", "infiniband_verbs", "iommu", "kfd"),
+    *("mic", "misc", "nd", "net", "nvme", "nvme-fabrics", "nvme-generic", "nvme-subsystem", "pci_bus", "ptp"),
+)
+_BUSES = ("auxiliary", "cpu", "cxl", "dax", "memory_tiering", "nd", "node", "pci", "vdpa", "virtio", "vmbus")
 _MODULES = (
-    "amdgpu bnxt_en bnxt_re cxl_core efa gdrdrv habanalabs i915 ib_core ib_uverbs ice irdma kmem mlx4_core mlx5_core"
-    " mlx5_ib nvidia nvidia_drm nvidia_fs nvidia_peermem nvidia_uvm nvme nvme_core nv_peer_mem rdma_cm vfio_pci vmd xe"
-).split()
+    *("amdgpu", "bnxt_en", "bnxt_re", "cxl_core", "efa", "gdrdrv", "habanalabs", "i915", "ib_core", "ib_uverbs", "ice"),
+    *("irdma", "kmem", "mlx4_core", "mlx5_core", "mlx5_ib", "nv_peer_mem", "nvidia", "nvidia_drm", "nvidia_fs"),
+    *("nvidia_peermem", "nvidia_uvm", "nvme", "nvme_core", "rdma_cm", "vfio_pci", "vmd", "xe"),
+)
 
 _DIRECTORIES = (
     "sys/devices/system/cpu",
@@ -151,7 +152,7 @@ class _Walk:
                 if target.startswith("sys/devices/") and not _NOT_FOLLOWED.match(target) and not left_out(target):
                     yield from _device(target)
 
-    def directory(self, path: str, deep: bool = True) -> None:
+    def directory(self, path: str, *, deep: bool = True) -> None:
         """Files and links of a directory first, then what is below: it stays open meanwhile."""
         try:
             names = self.host.names(path)

@@ -7,7 +7,7 @@ import os
 import stat
 from collections import deque
 
-from topo_agent.host import TEXT_LIMIT, BadSource, Json, Kind, Source, Unavailable, checked
+from topo_agent.host import TEXT_LIMIT, BadSource, Json, Source, Unavailable, checked
 
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 # O_NONBLOCK: opening a FIFO that somebody put into a root directory must not wait for a writer.
@@ -31,6 +31,7 @@ class LiveHost:
         self._real_root = os.path.realpath(root).rstrip("/")
         self._entered: str | None = None
         self._directory = -1
+        self._source = _here() if self._live else Source(kind="directory", complete=False)
         if not self._live and not os.path.isdir(os.path.join(root, "sys")):
             self.close()
             raise BadSource(f"{root}: expected a directory that holds the sys/ of a machine")
@@ -47,18 +48,7 @@ class LiveHost:
 
     @property
     def source(self) -> Source:
-        if not self._live:
-            return Source(kind="directory", complete=False)
-        inside = any(os.path.exists(mark) for mark in ("/.dockerenv", "/run/.containerenv")) or (
-            "KUBERNETES_SERVICE_HOST" in os.environ
-        )
-        kind: Kind = "live"
-        return Source(
-            kind=kind,
-            complete=True,
-            privileged=os.geteuid() == 0,
-            scope="container" if inside else "host",
-        )
+        return self._source
 
     def text(self, path: str, most: int = TEXT_LIMIT) -> str:
         head, _, name = checked(path).rpartition("/")
@@ -159,3 +149,13 @@ class LiveHost:
             if error.errno == errno.EINVAL:
                 return None
             raise
+
+
+def _here() -> Source:
+    inside = any(os.path.exists(mark) for mark in ("/.dockerenv", "/run/.containerenv"))
+    return Source(
+        kind="live",
+        complete=True,
+        privileged=os.geteuid() == 0,
+        scope="container" if inside or "KUBERNETES_SERVICE_HOST" in os.environ else "host",
+    )

@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from topo_agent.host import TEXT_LIMIT, Json, Source, Unavailable, checked
 
@@ -31,10 +30,10 @@ class Failure:
     directory: bool = False
 
 
-Entry = Union[str, bytes, Link, Failure, None]
+Entry = str | bytes | Link | Failure | None
 """What is at a path: the text of a file, a link, a failure; None is a directory."""
 
-Document = Union[Json, Unavailable]
+Document = Json | Unavailable
 
 
 class PaperHost:
@@ -108,21 +107,20 @@ class PaperHost:
 
     def without(self, path: str) -> PaperHost:
         """The same machine without a file, a link, or a directory and everything below it."""
-        return self._with(path, ())
+        place = self._place(path)
+        return self._changed({at: it for at, it in self._entries.items() if not f"{at}/".startswith(f"{place}/")})
 
     def saying(self, path: str, text: str | bytes) -> PaperHost:
         """The same machine where a file, new or not, has this text."""
-        return self._with(path, (text,))
+        return self._changed({**self.without(path).entries, self._place(path): text})
 
     def failing(self, path: str, name: str) -> PaperHost:
         """The same machine where a file or directory fails: `failing("…/vendor", "EIO")`."""
         number: int = getattr(errno, name)
-        return self._with(path, (Failure(number, directory=self._place(path) in self._names),))
-
-    def _with(self, path: str, entry: tuple[Entry, ...]) -> PaperHost:
         place = self._place(path)
-        entries = {at: it for at, it in self._entries.items() if at != place and not at.startswith(place + "/")}
-        entries.update({place: it for it in entry})
+        return self._changed({**self.without(path).entries, place: Failure(number, directory=place in self._names)})
+
+    def _changed(self, entries: Mapping[str, Entry]) -> PaperHost:
         return PaperHost(entries, self._documents, source=self._source)
 
     def _place(self, path: str) -> str:
@@ -185,13 +183,13 @@ def _directories(entries: dict[str, Entry]) -> dict[str, list[str]]:
     for path in list(entries):
         if entries[path] is None:
             names.setdefault(path, [])
-        while path:
-            head, _, name = path.rpartition("/")
+        below = path
+        while below:
+            head, _, name = below.rpartition("/")
             if head and entries.setdefault(head, None) is not None:
                 raise ValueError(f"{head} is a file and a directory")
-            known = head in names
+            below = "" if head in names else head
             names.setdefault(head, []).append(name)
-            path = "" if known else head
     return {path: sorted(set(found)) for path, found in names.items()}
 
 

@@ -39,7 +39,17 @@ _PLAIN = re.compile(r"[!$-?A-~][!-~]*")  # printable, no blank, no quote or # or
 _DOCUMENT = re.compile(r"@([a-z][a-z0-9_-]{0,40}) (?:! ([a-z_]{1,40})|(.+))", re.ASCII)
 _ERRNO: dict[str, int] = {name: getattr(errno, name) for name in dir(errno) if name.startswith("E")}
 _REASONS = frozenset(reason.value for reason in Unknown)
-_JSON = json.JSONDecoder(parse_constant=lambda word: _finite(word), parse_float=lambda word: _finite(word))
+
+
+def _finite(word: str) -> float:
+    """`"1.5"` -> 1.5; NaN, Infinity and 1e999 are no JSON and would not come back as they were."""
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(f"{word[:40]} is no JSON")
+    return value
+
+
+_JSON = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
 
 
 def write(host: Host, *, keep_names: bool = False) -> str:
@@ -137,7 +147,7 @@ class _Reader:
             raise ValueError(f"@{name} is there twice" if name in self.documents else f"{reason!r} is no reason")
         self.documents[name] = Unavailable(reason) if reason else _loads(text)
 
-    def _made(self, made: Document, ended: bool) -> None:
+    def _made(self, made: Document, *, ended: bool) -> None:
         """How the recording was made; a value that does not fit counts as not recorded."""
         if not ended:
             raise BadSource(f"{self.name}: expected a whole recording; its last line {LAST_LINE!r} is missing")
@@ -182,7 +192,7 @@ def _parsed(line: str) -> tuple[str, Entry]:
         text = _loads(value)
         if isinstance(text, str):
             return path, text
-    raise ValueError(f"{rest.strip()[:40]!r} is neither = \"text\", -> target nor ! ERRNO")
+    raise ValueError(f'{rest.strip()[:40]!r} is neither = "text", -> target nor ! ERRNO')
 
 
 def _taken(line: str) -> tuple[str, str]:
@@ -214,12 +224,4 @@ def _loads(text: str) -> Json:
         value: Json = _JSON.decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"column {error.colno} of {text[:40]!r} is no JSON") from None
-    return value
-
-
-def _finite(word: str) -> float:
-    """`"1.5"` -> 1.5; NaN, Infinity and 1e999 are no JSON and would not come back as they were."""
-    value = float(word)
-    if not math.isfinite(value):
-        raise ValueError(f"{word[:40]} is no JSON")
     return value

@@ -32,6 +32,7 @@ _VERSION = re.compile(r".*(?:ver|version|rev|revision|release|fw|firmware|bios|v
 _KEYED = re.compile(r"(?im)^((?:serial(?: number)?|unique_id|hive_id|nodename)[ \t]*[:= ][ \t]*)(\S[^\n]*?)(\s*)$")
 _DEVICE = re.compile(r"[A-Za-z]+[A-Za-z0-9]*[_-][0-9]+")
 _WORD = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+_NVME = re.compile(r"(nvme\.[0-9a-f]{4}-)([0-9a-f]+)(?=-)")
 _BOOT = re.compile(
     r"(?:iommu|(?:intel|amd)_iommu|pci|pcie_\w+|isolcpus|nohz\w*|rcu_nocb\w*|irqaffinity|numa\w*|(?:default_)?huge\w+"
     r"|transparent_hugepage|mitigations|maxcpus|nr_cpus|possible_cpus|mem|efi|tsc|clocksource|idle|processor[.]\w+"
@@ -62,9 +63,11 @@ class _Redaction:
         self.words: dict[str, str] = {}  # a serial or name -> its kind: replaced wherever it is
         self._parts = {part for path in paper.entries for part in path.split("/")}
         self._replaced: list[tuple[str, re.Pattern[str], str]] = []
+        self._settled = False
 
     def settle(self) -> None:
         self.names.settle()
+        self._settled = True
         for word in sorted(self.words, key=lambda word: (-len(word), word)):
             edge = r"\d" if word.isdigit() else "A-Za-z0-9" if self.words[word] == "host" else None
             around = (f"(?<![{edge}])", f"(?![{edge}])") if edge else ("", "")
@@ -100,17 +103,38 @@ class _Redaction:
         elif name == "node_desc":
             text = self._node_desc(text)
         elif name == "wwid":
-            self._wwid(text)
+            text = _NVME.sub(self._nvme_serial, text) if _NVME.match(text) else self._value("serial", text)
         elif path.endswith("/nfit/id"):
             text = self._value("serial_number", text)
         else:
             text = self._value(name, text)
-        text = _KEYED.sub(lambda found: found[1] + self._value(found[1].strip(" \t:=").lower(), found[2]) + found[3], text)
-        return self._rest(name, text)
+        return self._rest(name, _KEYED.sub(self._keyed, text))
+
+    def _keyed(self, found: re.Match[str]) -> str:
+        """A line of a text that names what it holds: `Serial : 1000…`, `unique_id 1156…`."""
+        key = found[1].strip(" \t:=").lower().replace(" ", "_")
+        return found[1] + self._value(key, found[2]) + found[3]
+
+    def _node_desc(self, text: str) -> str:
+        """`"gpu7 mlx5_0"` -> `"host1 mlx5_0"`; what a vendor writes there by itself stays, all else is a name."""
+        word = text.strip(" \t\r\n\0")
+        first, _, rest = word.partition(" ")
+        if placeholder(word) or "ConnectX" in word or "Mellanox" in word:
+            return text
+        name = first if _DEVICE.fullmatch(rest) else word
+        return text.replace(name, self._learn("host", name), 1)
+
+    def _nvme_serial(self, found: re.Match[str]) -> str:
+        """`nvme.144d-<serial in hexadecimal>-…`: what an old NVMe controller has for an id."""
+        try:
+            serial = bytes.fromhex(found[2]).decode("ascii").strip()
+        except ValueError:
+            return f"{found[1]}{self.names.of(f'hex{len(found[2])}', found[2])}"
+        return found[1] + self._learn("serial", serial).encode("ascii").hex()
 
     def json(self, key: str, value: Json) -> Json:
         if isinstance(value, dict):
-            return {self._rest("", inner): self.json(inner, it) for inner, it in sorted(value.items())}
+            return {self.path(inner): self.json(inner, it) for inner, it in sorted(value.items())}
         if isinstance(value, list):
             return [self.json(key, it) for it in value]
         plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower().replace("-", "_")
@@ -134,7 +158,8 @@ class _Redaction:
             return text
         name = name.lower()
         if _HEX.fullmatch(name):
-            return text.replace(word, self.shapes.whole(word))
+            made = self.shapes.whole(word)
+            return text.replace(word, self._learn("serial", word) if made is None else made)
         if _NQN.fullmatch(name):
             return text if word.endswith(".discovery") else text.replace(word, self._learn("nqn", word))
         if _HOST.fullmatch(name):
@@ -145,12 +170,12 @@ class _Redaction:
 
     def _learn(self, kind: str, word: str) -> str:
         """Meet a word, and look for it everywhere if it cannot be mistaken for something else."""
-        mixed = re.search(r"\d", word) and re.search(r"[A-Za-z]", word)
+        digits, letters = re.search(r"\d", word), re.search(r"[A-Za-z]", word)
         if kind == "host":
             short = word.partition(".")[0]
             known = {it: kind for it in (word, short) if len(it) >= 3 and not it.isdigit() and it not in self._parts}
             self.words.update(known)
-        elif len(word) >= 10 and re.search(r"\d", word) or len(word) >= 6 and mixed:
+        elif digits and len(word) >= (6 if letters else 10):
             self.words[word] = kind
         return self._name(kind, word)
 
@@ -158,10 +183,18 @@ class _Redaction:
         """A name with a domain keeps that it has one: "gpu7.dc.corp" -> "host1.example"."""
         if kind != "host" or "." not in word.strip("."):
             return self.names.of(kind, word)
-        return self.names.of(kind, word.partition(".")[0]) + (".example" if self._replaced or self._settled else "")
+        return self.names.of(kind, word.partition(".")[0]) + (".example" if self._settled else "")
 
     def _without_words(self, text: str, *, hosts: bool) -> str:
         for word, pattern, made in self._replaced:
             if word in text and (hosts or self.words.get(word) != "host"):
-                text = pattern.sub(lambda _found, made=made: made, text)
+                text = pattern.sub(made, text)
         return text
+
+
+def _boot_word(word: str) -> str:
+    """`"iommu=pt"` -> itself, `"root=UUID=0b5c…"` -> `"root=redacted"`: only what wiring may hang on is kept."""
+    if _BOOT.fullmatch(word):
+        return word
+    key, equals, _ = word.partition("=")
+    return f"{key}=redacted" if equals and re.fullmatch(r"[\w.-]+", key) else "redacted"

@@ -121,8 +121,12 @@ class _Topology:
                 placed.update(dict.fromkeys(members, PackageId(package)))
             else:
                 disputed |= members
-                self.notes.add(Level.CONFLICT, f"pkg:{package}", "package_disputed",
-                               f"CPUs {cpulist(members)} carry this package's id but list other siblings; not believed")
+                self.notes.add(
+                    Level.CONFLICT,
+                    f"pkg:{package}",
+                    "package_disputed",
+                    f"CPUs {cpulist(members)} carry this package's id but list other siblings; not believed",
+                )
         return placed, frozenset(disputed)
 
     def _masks_agree(self, cpu: int, listed: CpuSet) -> bool:
@@ -140,8 +144,12 @@ class _Topology:
                 continue
             members |= {cpu}
             if members & found.keys():
-                self.notes.add(Level.CONFLICT, f"{_ROOT}/cpu{cpu}/topology", "core_disputed",
-                               f"lists {cpulist(members)} as one core, of which others say they are another")
+                self.notes.add(
+                    Level.CONFLICT,
+                    f"{_ROOT}/cpu{cpu}/topology",
+                    "core_disputed",
+                    f"lists {cpulist(members)} as one core, of which others say they are another",
+                )
                 members = frozenset({cpu})
             found.update(dict.fromkeys(members, members))
         return found
@@ -155,24 +163,26 @@ class _Topology:
         return found
 
     def numbers(self, name: str, files: tuple[str, ...]) -> dict[int, int]:
-        """CPU -> die_id or cluster_id; empty on a kernel that does not tell it. -1 is "has none"."""
-        return {
-            cpu: number
-            for number, members in self._leaders(files, name)
-            if number is not None and number != 0xFFFF  # arm64 prints a missing cluster id as 65535
-            for cpu in members
-        }
+        """CPU -> die_id or cluster_id; empty where the first CPU has none, for then no CPU has."""
+        found: dict[int, int] = {}
+        for number, members in self._leaders(files, name):
+            if number is None and not found:
+                return {}
+            if number is not None and number != 0xFFFF:  # arm64 prints a missing cluster id as 65535
+                found.update(dict.fromkeys(members, number))
+        return found
 
     def _leaders(self, files: tuple[str, ...], name: str) -> Iterator[tuple[int | None, CpuSet]]:
-        """(number, members) for the first CPU of each group; nothing where the first CPU has no such file."""
+        """(number, members) for the first CPU of each group; -1 is no number. Lists that are missing stay missing."""
         seen: set[int] = set()
         for cpu in sorted(self.online):
             if cpu in seen:
                 continue
             number = self.entry(cpu).want(name, parse.decimal)
-            if number is None and not seen:
-                return
-            members = self._listed(cpu, files) or frozenset({cpu})
+            members = self._listed(cpu, files)
+            if members is None:
+                files = ()
+                members = frozenset({cpu})
             seen |= members | {cpu}
             yield (number if number is not None and number >= 0 else None), members
 
@@ -186,9 +196,7 @@ class _Topology:
         return None
 
 
-def _why_no_package(
-    topology: _Topology, cpu: int, packages: dict[int, PackageId], disputed: CpuSet
-) -> UnknownFields:
+def _why_no_package(topology: _Topology, cpu: int, packages: dict[int, PackageId], disputed: CpuSet) -> UnknownFields:
     if cpu in packages:
         return ()
     if cpu in disputed:

@@ -18,13 +18,14 @@ class Failed(Exception):
 class Entry:
     """One directory. `need` fails the device, `want` fails the field, `link` follows a link by its name."""
 
-    __slots__ = ("_unknown", "host", "notes", "path")
+    __slots__ = ("_listed", "_unknown", "host", "notes", "path")
 
     def __init__(self, host: Host, path: str, notes: Notes) -> None:
         self.host = host
         self.path = path
         self.notes = notes
         self._unknown: dict[str, Unknown] = {}
+        self._listed: frozenset[str] | None = None
 
     @property
     def unknown(self) -> UnknownFields:
@@ -72,6 +73,27 @@ class Entry:
         if field is not None:
             self._unknown[field] = reason
         return None
+
+    def now(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """The present value of something that moves by itself. Nothing of the structure is lost without it.
+
+        A link that is down answers EINVAL to `speed` and `carrier`: that is a note and no fault.
+        """
+        path = f"{self.path}/{name}"
+        try:
+            return parse(self.host.text(path))
+        except OSError as error:
+            if error.errno not in ABSENT:
+                self.notes.add(Level.NOTE, path, "state_unreadable", f"{errno_name(error)}; what it is now is unknown")
+        except ValueError as error:
+            self.notes.add(Level.NOTE, path, "state_garbled", f"{error}; what it is now is unknown")
+        return None
+
+    def has(self, name: str) -> bool:
+        """Is there such a name here? One listing answers for all names; a probe for each costs more."""
+        if self._listed is None:
+            self._listed = frozenset(self.names())
+        return name in self._listed
 
     def link(self, name: str) -> str | None:
         """The last component of a link's target: `driver` -> "mlx5_core"."""

@@ -11,13 +11,33 @@ from topo_agent.sources.entry import Entry
 
 _CPUINFO_BYTES = 4096  # one processor's block; the whole file asks every CPU for its frequency
 
-_PLACEHOLDERS = frozenset({"", "n/a", "none", "default string", "system product name", "system manufacturer",
-                           "to be filled by o.e.m.", "not specified", "unknown", "0123456789", "empty"})
+_PLACEHOLDERS = frozenset(
+    {
+        "",
+        "n/a",
+        "none",
+        "default string",
+        "system product name",
+        "system manufacturer",
+        "to be filled by o.e.m.",
+        "not specified",
+        "unknown",
+        "0123456789",
+        "empty",
+    }
+)
 """What boards say when nobody filled in the field, lower case."""
 
 _HYPERVISOR_MAKERS = {
-    "qemu": "qemu", "red hat": "kvm", "vmware, inc.": "vmware", "innotek gmbh": "virtualbox", "xen": "xen",
-    "google": "gce", "openstack foundation": "kvm", "apache software foundation": "kvm", "parallels": "parallels",
+    "qemu": "qemu",
+    "red hat": "kvm",
+    "vmware, inc.": "vmware",
+    "innotek gmbh": "virtualbox",
+    "xen": "xen",
+    "google": "gce",
+    "openstack foundation": "kvm",
+    "apache software foundation": "kvm",
+    "parallels": "parallels",
 }
 """DMI sys_vendor -> hypervisor, for makers of nothing but virtual machines.
 
@@ -28,8 +48,9 @@ Amazon, Google's bare metal and Microsoft sell both under one name: those count 
 def read(host: Host, notes: Notes) -> Machine:
     """The machine's own name for itself; a field that firmware left at its placeholder is unknown."""
     dmi = Entry(host, "sys/class/dmi/id", notes)
-    vendor, product, board, bios = (dmi.want(name, _dmi) for name in ("sys_vendor", "product_name", "board_name",
-                                                                      "bios_version"))
+    vendor, product, board, bios = (
+        dmi.want(name, _dmi) for name in ("sys_vendor", "product_name", "board_name", "bios_version")
+    )
     processor = _first_processor(host)
     flags = (processor.get("flags") or "").split()
     hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.clean)

@@ -67,8 +67,12 @@ def _distances(entry: Entry, ids: list[int]) -> tuple[tuple[NumaId, int], ...] |
         return None
     if len(row) != len(ids):
         entry.say_unknown("distances", Unknown.CONTRADICTS)
-        entry.notes.add(Level.CONFLICT, entry.path, "distance_columns",
-                        f"{len(row)} distances for {len(ids)} online nodes: which is whose cannot be told")
+        entry.notes.add(
+            Level.CONFLICT,
+            entry.path,
+            "distance_columns",
+            f"{len(row)} distances for {len(ids)} online nodes: which is whose cannot be told",
+        )
         return None
     return tuple((NumaId(node), value) for node, value in zip(ids, row, strict=True))
 
@@ -129,8 +133,12 @@ def _without_overlap(nodes: list[NumaNode], notes: Notes) -> list[NumaNode]:
     seen: set[int] = set()
     for node in nodes:
         if node.cpus and node.cpus & seen:
-            notes.add(Level.CONFLICT, _ROOT, "numa_overlap",
-                      f"CPUs {cpulist(node.cpus & seen)} are in more than one node; the CPUs of all nodes are unknown")
+            notes.add(
+                Level.CONFLICT,
+                _ROOT,
+                "numa_overlap",
+                f"CPUs {cpulist(node.cpus & seen)} are in more than one node; the CPUs of all nodes are unknown",
+            )
             return [_unknown_cpus(each) for each in nodes]
         seen |= node.cpus or frozenset()
     return nodes

@@ -22,9 +22,14 @@ _SLOTS = "sys/bus/pci/slots"
 _ROOT = re.compile(r"pci([0-9a-f]{4,8}:[0-9a-f]{2})", re.ASCII)
 _SLOT = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.ASCII)
 
-# Base classes whose links matter to a topology: storage, network, display, memory, bridge, co-processor.
-_LINKED = frozenset({0x01, 0x02, 0x03, 0x05, 0x06, 0x08, 0x0B, 0x12})
-_VIRTUALISED = frozenset({0x01, 0x02, 0x03, 0x0B, 0x12})
+_FIELDS = {
+    "class": "class",
+    "vendor": "vendor_id",
+    "device": "device_id",
+    "subsystem_vendor": "subsystem_vendor_id",
+    "subsystem_device": "subsystem_device_id",
+}
+"""What the document calls an attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,12 @@ def read(host: Host, notes: Notes) -> Found | None:
     links = {name: host.link(f"{_DEVICES}/{name}") for name in names}
     now: list[tuple[PciAddress, LinkState]] = []
     devices = sorted(each(names, lambda name: _device(host, notes, name, links[name], now)), key=lambda d: d.address)
-    return Found(tuple(devices), tuple(_buses(host, notes, devices)), tuple(_slots(host, notes)), tuple(sorted(
-        now, key=lambda pair: pair[0])))
+    return Found(
+        tuple(devices),
+        tuple(_buses(host, notes, devices)),
+        tuple(_slots(host, notes)),
+        tuple(sorted(now, key=lambda pair: pair[0])),
+    )
 
 
 def _device(
@@ -59,16 +68,15 @@ def _device(
     class_code = _id(entry, event.get("PCI_CLASS"), "class")
     vendor, device = _pair(entry, event.get("PCI_ID"), "vendor", "device")
     subvendor, subdevice = _pair(entry, event.get("PCI_SUBSYS_ID"), "subsystem_vendor", "subsystem_device")
-    base = None if class_code is None else class_code >> 16
-    physfn = None if base == 0x06 else _physfn(entry)
+    physfn = _physfn(entry) if entry.has("physfn") else None
     pcie = None
-    if physfn is None and base in _LINKED:
+    if physfn is None and entry.has("max_link_speed"):  # the link of a VF is its PF's
         pcie = _link(entry, address, now)
     numa_node = _numa_node(entry)
-    total = enabled = None
-    if physfn is None and base in _VIRTUALISED:
-        total, enabled = entry.want("sriov_totalvfs", parse.count), entry.want("sriov_numvfs", parse.count)
-    group = entry.link("iommu_group")
+    total, enabled = (
+        entry.want(name, parse.count) if entry.has(name) else None for name in ("sriov_totalvfs", "sriov_numvfs")
+    )
+    group = entry.link("iommu_group") if entry.has("iommu_group") else None
     return PciDevice(
         address=address,
         path=path,
@@ -104,15 +112,16 @@ def _id(entry: Entry, word: str | None, name: str) -> int | None:
             return parse.hexadecimal(word)
         except ValueError as error:
             entry.notes.add(Level.DEGRADED, f"{entry.path}/uevent", "file_garbled", f"{error}; {name} read instead")
-    return entry.want(name, parse.hexadecimal, "class" if name == "class" else name)
+    return entry.want(name, parse.hexadecimal, _FIELDS[name])
 
 
 def _pair(entry: Entry, word: str | None, first: str, second: str) -> tuple[int | None, int | None]:
     """`"10DE:20B0"` -> `(0x10de, 0x20b0)`."""
     if word is None:
-        return entry.want(first, parse.hexadecimal), entry.want(second, parse.hexadecimal)
-    left, _, right = word.partition(":")
-    return _id(entry, left, first), _id(entry, right, second)
+        left, right = (entry.want(name, parse.hexadecimal) if entry.has(name) else None for name in (first, second))
+        return left, right
+    before, _, after = word.partition(":")
+    return _id(entry, before, first), _id(entry, after, second)
 
 
 def _physfn(entry: Entry) -> PciAddress | None:
@@ -148,10 +157,10 @@ def _link(entry: Entry, address: PciAddress, now: list[tuple[PciAddress, LinkSta
     width = entry.want("max_link_width", parse.link_width) if speed is not None else None
     if speed is None or width is None:
         return None
-    if entry.want("power/runtime_status", parse.clean) != "suspended":
+    if entry.now("power/runtime_status", parse.clean) != "suspended":
         state = LinkState(
-            gts=entry.want("current_link_speed", parse.link_speed),
-            width=entry.want("current_link_width", parse.link_width),
+            gts=entry.now("current_link_speed", parse.link_speed),
+            width=entry.now("current_link_width", parse.link_width),
         )
         if state.gts is not None or state.width is not None:
             now.append((address, state))

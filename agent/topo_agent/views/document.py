@@ -163,9 +163,7 @@ def _memory(memory: Memory) -> dict[str, Json]:
         "cpus": None if memory.cpus is None else cpulist(memory.cpus),
         "memory_bytes": memory.memory_bytes,
         "kind": memory.kind,
-        "distances": None
-        if memory.distances is None
-        else {str(node): distance for node, distance in memory.distances},
+        "distances": None if memory.distances is None else {str(node): distance for node, distance in memory.distances},
     }
     if memory.cpus == frozenset():
         said["near_cpus"] = None if memory.near_cpus is None else cpulist(memory.near_cpus)
@@ -189,7 +187,7 @@ def _why(sources: tuple[tuple[str, Origin], ...], unknown: UnknownFields) -> dic
 
 
 def _sources(sources: tuple[tuple[str, Origin], ...]) -> dict[str, Json] | None:
-    return {field: origin for field, origin in sources} or None
+    return {**dict(sources)} or None
 
 
 def _unknown(unknown: UnknownFields) -> dict[str, Json] | None:

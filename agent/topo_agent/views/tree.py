@@ -18,7 +18,8 @@ _WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nv
 _PLURALS: dict[DeviceKind, str] = {"nvme": "NVMe", "nvswitch": "NVSwitches"}
 _COLOURS: dict[DeviceKind, str] = {"gpu": "green", "nic": "cyan", "nvme": "magenta", "nvswitch": "yellow"}
 _STORAGE, _COPROCESSOR, _ACCELERATOR = 0x01, 0x0B, 0x12
-_DIAGNOSTICS_AT_MOST = 6
+DIAGNOSTICS_AT_MOST = 6
+BOLD = "bold"
 
 _SILENCE = {
     Unknown.FIRMWARE_SILENT: "firmware says -1",
@@ -46,37 +47,39 @@ def tree(
     start: Ref | None = None,
     width: int = 100,
     color: bool = False,
-    diagnostics: int = _DIAGNOSTICS_AT_MOST,
+    diagnostics: int = DIAGNOSTICS_AT_MOST,
 ) -> str:
     """The machine, or what surrounds `start`, in at most `width` columns.
 
     Without `everything`, bridges that lead to one thing are folded into it, and virtual functions, empty
     ports and functions of no interest are counted.
     """
-    writer = _Writer(topology, everything)
+    writer = _Writer(topology, everything=everything)
     if start is None:
-        lines = [*_headline(topology), "", *_draw(writer.machine(), width, color)]
+        lines = [*_headline(topology), "", *_draw(writer.machine(), width, color=color)]
     else:
-        lines = list(_draw([writer.surroundings(start)], width, color))
+        lines = list(_draw([writer.surroundings(start)], width, color=color))
     return "\n".join([*lines, *_foot(topology.diagnostics, diagnostics, width), ""])
 
 
-def _draw(branches: list[Branch], width: int, color: bool, indent: str = "", top: bool = True) -> Iterator[str]:
+def _draw(branches: list[Branch], width: int, *, color: bool, indent: str = "", top: bool = True) -> Iterator[str]:
     for branch in branches:
         last = branch is branches[-1]
         edge = "" if top else ("└─ " if last else "├─ ")
         room = width - len(indent) - len(edge)
         text = branch.text if len(branch.text) <= room else branch.text[: room - 1] + "…"
-        if color and branch.colour:
-            text = click.style(text, fg=branch.colour) if branch.colour != "bold" else click.style(text, bold=True)
+        if color and branch.colour == BOLD:
+            text = click.style(text, bold=True)
+        elif color and branch.colour:
+            text = click.style(text, fg=branch.colour)
         yield f"{indent}{edge}{text}"
         deeper = indent + ("" if top else ("   " if last else "│  "))
-        yield from _draw(branch.below, width, color, deeper, top=False)
+        yield from _draw(branch.below, width, color=color, indent=deeper, top=False)
 
 
 def _headline(topology: Topology) -> Iterator[str]:
     machine = topology.machine
-    name = " ".join(word for word in (machine.vendor, machine.product) if word) or "A machine that does not say its name"
+    name = " ".join(filter(None, (machine.vendor, machine.product))) or "A machine that does not say its name"
     if machine.virtual:
         name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
     yield name
@@ -119,7 +122,7 @@ def _foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[
 
 
 class _Writer:
-    def __init__(self, topology: Topology, everything: bool) -> None:
+    def __init__(self, topology: Topology, *, everything: bool) -> None:
         self.topology = topology
         self.everything = everything
         self.vfs = Counter(device.physfn for device in topology.devices or () if device.physfn)
@@ -135,7 +138,7 @@ class _Writer:
         branches += self._unplaced(lost)
         stray = [device for device in self.topology.devices or () if device.root is None]
         if stray:
-            branches.append(Branch("PCI parent unknown", "bold", [self._device(device) for device in stray]))
+            branches.append(Branch("PCI parent unknown", BOLD, [self._device(device) for device in stray]))
         return branches
 
     def surroundings(self, ref: Ref) -> Branch:
@@ -151,7 +154,8 @@ class _Writer:
             branch = self._whole(node)
         for above in self.topology.ancestors(ref):
             device = self.topology.device(above)
-            branch = Branch(self._bridge_text(device) if device else f"{above.key}{self._near(above)}", "bold", [branch])
+            text = self._bridge_text(device) if device else f"{above.key}{self._near(above)}"
+            branch = Branch(text, BOLD, [branch])
         return branch
 
     def _near(self, ref: Ref) -> str:
@@ -164,12 +168,13 @@ class _Writer:
         cores = "" if package.cores is None else f" · {plural(len(package.cores), 'core')}"
         model = _plain(self.topology.machine.cpu_model)
         text = f"package {package.id}{model and ' · ' + model}{cores} · {_cpus(package.cpus)}"
-        below = [self._memory(one) for one in self.topology.memories or () if self.topology.parent(one.ref) == package.ref]
-        return Branch(text, "bold", below)
+        parent = self.topology.parent
+        inside = [one for one in self.topology.memories or () if parent(one.ref) == package.ref]
+        return Branch(text, BOLD, [self._memory(one) for one in inside])
 
     def _memory(self, memory: Memory) -> Branch:
         roots = [root for root in self.topology.roots or () if root.numa_node == memory.id]
-        return Branch(self._memory_text(memory), "bold", self._roots(roots))
+        return Branch(self._memory_text(memory), BOLD, self._roots(roots))
 
     def _memory_text(self, memory: Memory) -> str:
         words = [f"NUMA {memory.id}"]
@@ -196,7 +201,7 @@ class _Writer:
             named = f"NUMA {root.numa_node}" if root.numa_node is not None else "NUMA node unknown"
             reasons.setdefault(named + (f" ({_SILENCE.get(reason, reason.value)})" if reason else ""), []).append(root)
         for text, same in reasons.items():
-            yield Branch(text, "bold", self._roots(same))
+            yield Branch(text, BOLD, self._roots(same))
 
     def _roots(self, roots: list[Root]) -> list[Branch]:
         branches, dull = [], []
@@ -208,7 +213,8 @@ class _Writer:
                 dull.append(root)
         if dull:
             functions = sum(1 for root in dull for _ in self.topology.below(root.ref))
-            branches.append(Branch(f"{plural(len(dull), 'root')} with nothing of interest ({plural(functions, 'function')})"))
+            count = plural(functions, "function")
+            branches.append(Branch(f"{plural(len(dull), 'root')} with nothing of interest ({count})"))
         return branches
 
     def _folded(self, root: Root, branch: Branch) -> Branch:
