@@ -22,7 +22,9 @@ from topo_agent.host.opening import open_host
 ONLINE = "sys/devices/system/cpu/online"
 
 
-def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def member(
+    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
     about = tarfile.TarInfo(name)
     about.type, about.linkname, about.size = kind, link, len(data)
     return about, data

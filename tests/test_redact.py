@@ -16,13 +16,41 @@ GPU = "sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0"
 NIC = "sys/devices/pci0000:16/0000:16:02.0/0000:18:00.0"
 HYPERV = "sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/7ad35d50-c05b-47ab-b3a0-56a9a845852b"
 
-SECRETS = """
-    b8:ce:f6:12:34:56 b8cef6123456 B8:CE:F6:12:34:56 b8cef6fffe123456 b8cef60300123456 b8ce:f603:0012:3456
-    b8:ce:f6:03:00:12:34:56 bace:f6ff:fe12:3456 0xb8cef60300123456 10.20.30.41 0a14:1e29 2001:db8:77 dead:beef
-    S64HNE0R805213 533634484e453052 1652922004711 PF3XYZ77 ASSET-4711 GPU-9d4fc3a2-11d5-4a7e-b1a6-0c5a77e3b001
-    9d4fc3a2 4c4c4544-0043 7ad35d50-c05b-47ab nqn.1994-11.com.samsung 002538b541b01234 deadbeefcafe0123
-    16045690981402826019 gpu-head-07 dc4.corp.internal hunter2 0b5c1fd2-aaaa f00dfacecafe
-    """.split()
+SECRETS = (
+    "b8:ce:f6:12:34:56",
+    "b8cef6123456",
+    "B8:CE:F6:12:34:56",
+    "b8cef6fffe123456",
+    "b8cef60300123456",
+    "b8ce:f603:0012:3456",
+    "b8:ce:f6:03:00:12:34:56",
+    "bace:f6ff:fe12:3456",
+    "0xb8cef60300123456",
+    "10.20.30.41",
+    "0a14:1e29",
+    "2001:db8:77",
+    "dead:beef",
+    "S64HNE0R805213",
+    "533634484e453052",
+    "1652922004711",
+    "PF3XYZ77",
+    "ASSET-4711",
+    "GPU-9d4fc3a2-11d5-4a7e-b1a6-0c5a77e3b001",
+    "9d4fc3a2",
+    "4c4c4544-0043",
+    "7ad35d50-c05b-47ab",
+    "nqn.1994-11.com.samsung",
+    "002538b541b01234",
+    "deadbeefcafe0123",
+    "16045690984503050531",
+    "gpu-head-07",
+    "dc4.corp.internal",
+    "hunter2",
+    "0b5c1fd2-aaaa",
+    "f00dfacecafe",
+    "QQ-SECRET",
+    "other-host",
+)
 
 NQN = "nqn.1994-11.com.samsung:nvme:PM1733:2.5-inch:S64HNE0R805213"
 
@@ -54,6 +82,7 @@ ENTRIES: dict[str, Entry] = {
     f"{NIC}/infiniband/mlx5_0/sys_image_guid": "b8ce:f603:0012:3456\n",
     f"{NIC}/infiniband/mlx5_1/sys_image_guid": "b8ce:f603:0012:3456\n",
     f"{NIC}/vendor": "0x15b3\n",
+    f"{NIC}/uevent": "DRIVER=mlx5_core\nID_SERIAL=QQ-SECRET\nHOSTNAME=other-host\n",
     f"{GPU}/serial_number": "1652922004711\n",
     f"{GPU}/unique_id": "deadbeefcafe0123\n",
     f"{GPU}/vendor": "0x10de\n",
@@ -67,10 +96,10 @@ ENTRIES: dict[str, Entry] = {
     "sys/devices/virtual/dmi/id/board_asset_tag": "ASSET-4711\n",
     "sys/devices/virtual/dmi/id/bios_version": "1.2.3.4\n",
     "sys/devices/virtual/dmi/id/chassis_asset_tag": "To be filled by O.E.M.\n",
-    "sys/devices/virtual/dmi/id/product_name": "Box of PF3XYZ77\n",
+    "sys/devices/virtual/dmi/id/product_name": "Box of pf3xyz77 on GPU-HEAD-07\n",
     "sys/devices/virtual/dmi/id/product_serial": "PF3XYZ77\n",
     "sys/devices/virtual/dmi/id/product_uuid": "4c4c4544-0043-3510-8052-b4c04f503034\n",
-    "sys/devices/virtual/kfd/kfd/topology/nodes/1/properties": "simd_count 304\nunique_id 16045690981402826019\n",
+    "sys/devices/virtual/kfd/kfd/topology/nodes/1/properties": "simd_count 304\nunique_id 16045690984503050531\n",
     f"{HYPERV}/pci0001:00/0001:00:00.0/numa_node": "1\n",
     "sys/bus/pci/devices/0001:00:00.0": Link(f"../../../{HYPERV[4:]}/pci0001:00/0001:00:00.0"),
     "sys/bus/pci/devices/0000:17:00.0": Link(f"../../../{GPU[4:]}"),

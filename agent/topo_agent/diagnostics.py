@@ -34,8 +34,8 @@ class Unknown(str, Enum):
 UnknownFields = tuple[tuple[str, Unknown], ...]
 """(field, reason) pairs, sorted by field: what a fact was asked and did not answer."""
 
-ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO})
-"""Ordinary: the kernel does not offer the file, or the device was unplugged between list and read."""
+ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO, errno.EOPNOTSUPP})
+"""Ordinary: kernel or driver do not offer the file, or the device was unplugged between list and read."""
 
 REFUSED = frozenset({errno.EACCES, errno.EPERM})
 

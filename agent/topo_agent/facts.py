@@ -138,6 +138,129 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Netdev:
+    """A network interface, on a PCI function or not. Its address and speed are in NetdevState."""
+
+    name: str  # class/net/<name>
+    function: PciAddress | None  # the PCI function in its path; None: virtual, or on no PCI bus
+    kind: str | None  # uevent DEVTYPE, or linkinfo of netlink: "bond", "vlan", "bridge"; None is plain
+    link_type: int | None  # type: 1 Ethernet, 32 InfiniBand, 772 loopback (include/uapi/linux/if_arp.h)
+    port: int | None  # dev_port: which port of a function that has several
+    switch_id: str | None  # phys_switch_id: equal on all ports of one embedded switch
+    port_name: str | None  # phys_port_name: "p0" a port, "pf0vf3" the representor of a VF
+    address: str | None  # address, unless it is all zero
+    lower: tuple[str, ...] = ()  # lower_<name>: what a bond, a VLAN or a bridge is made of
+    vlan_id: int | None = None  # netlink
+    altnames: tuple[str, ...] = ()  # netlink
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetdevState:
+    """What an interface does now."""
+
+    operstate: str | None
+    carrier: bool | None
+    bits_per_second: int | None  # speed; -1 and EINVAL (no link) are unknown
+    mtu: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    number: int
+    link_layer: str | None  # "InfiniBand", "Ethernet"
+    netdevs: tuple[str, ...] = ()  # gid_attrs/ndevs: which interfaces its GIDs belong to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPortState:
+    state: str | None  # "ACTIVE", "DOWN"
+    bits_per_second: int | None  # rate: "400 Gb/sec (4X NDR)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    """An RDMA device. Without a PCI function it is software (rxe, siw) or belongs to something else (scif)."""
+
+    name: str  # class/infiniband/<name>; a name is no identity: mlx5_0 may be another card after a boot
+    function: PciAddress | None
+    node_guid: str | None
+    board_guid: str | None  # sys_image_guid: equal on all ports and functions of one card
+    board_id: str | None  # board_id: the maker's part, "MT_0000000838"
+    firmware: str | None  # fw_ver
+    ports: tuple[RdmaPort, ...]
+    parent: str | None = None  # parent: the interface that a software device runs on
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvme:
+    """An NVMe controller, with the disks that it serves."""
+
+    name: str  # class/nvme/<name>; on kernels before 4.4 the disk stands for its controller
+    function: PciAddress | None  # None: a fabric (TCP, RDMA, Fibre Channel) or no PCI bus
+    transport: str | None  # "pcie", "tcp", "rdma", "fc"
+    namespaces: tuple[str, ...]  # "nvme0n1": the disks that people mount
+    path_names: tuple[str, ...] = ()  # "nvme0c0n1": hidden paths of a multipath disk
+    model: str | None = None
+    serial: str | None = None
+    firmware: str | None = None
+    subsystem: str | None = None  # subsysnqn
+    remote: str | None = None  # address of a fabric: where the other end is
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A block device that is no NVMe, and the PCI function it hangs off: vda of a virtio function."""
+
+    name: str
+    function: PciAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What a driver says of one GPU. The function itself is a PciDevice; these two are joined in the graph."""
+
+    function: PciAddress
+    origin: Literal["drm", "nvidia", "nvml", "kfd"]
+    name: str | None = None
+    uuid: str | None = None
+    index: int | None = None  # the order of nvidia-smi (NVML)
+    memory_bytes: int | None = None
+    nodes: tuple[str, ...] = ()  # device nodes by name: "card0", "renderD128", "accel0"
+    partitions: int | None = None  # KFD nodes of one GPU: CPX shows eight
+    compute_units: int | None = None
+    hive: str | None = None  # xGMI hive, hex
+    numa_node: NumaId | None = None  # the node of its own memory (Grace)
+    near_cpus: CpuSet | None = None  # NVML's CPU affinity: clipped to the asker's cpuset, a last resort
+    unknown: UnknownFields = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLink:
+    """NVLink or xGMI from one GPU, all links to the same peer together."""
+
+    function: PciAddress
+    kind: Literal["nvlink", "xgmi"]
+    peer: PciAddress | None  # None: not visible
+    peer_kind: Literal["gpu", "switch", "cpu", "unknown"]
+    count: int | None  # links; None where only the whole is told (xGMI)
+    active: int | None  # of those, how many are up
+    bytes_per_second: int | None  # all links together, one direction, at most
+    weight: int | None = None  # KFD: 15 for each xGMI hop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IrqState:
+    """Where the interrupts of a function go now."""
+
+    function: PciAddress
+    count: int
+    cpus: CpuSet  # effective_affinity_list of all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything that a host said. `cpus` is None where the host says nothing of CPUs at all."""
 
@@ -149,6 +272,15 @@ class Inventory:
     pci: tuple[PciDevice, ...] | None = None  # None: no PCI bus here, or nothing is recorded
     buses: tuple[PciBus, ...] = ()
     slots: tuple[Slot, ...] = ()
+    netdevs: tuple[Netdev, ...] = ()
+    rdma: tuple[RdmaDevice, ...] = ()
+    nvme: tuple[Nvme, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     allowed_cpus: CpuSet | None = None  # what the asking process may use; never structure
     links_now: tuple[tuple[PciAddress, LinkState], ...] = field(default=(), compare=False)
+    netdevs_now: tuple[tuple[str, NetdevState], ...] = field(default=(), compare=False)
+    rdma_now: tuple[tuple[str, int, RdmaPortState], ...] = field(default=(), compare=False)
+    irqs_now: tuple[IrqState, ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from topo_agent.diagnostics import Level, Notes
-from topo_agent.facts import Inventory, Machine
+from topo_agent.facts import GpuLink, Inventory, Machine
 from topo_agent.host import Host
-from topo_agent.sources import cpu, machine, numa, pci
+from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, rdma
 
 T = TypeVar("T")
 
@@ -34,17 +34,41 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
 
     cpus = source("cpu", lambda: cpu.read(host, notes))
     online = None if cpus is None else frozenset(one.id for one in cpus if one.online)
-    found = source("pci", lambda: pci.read(host, notes))
+    bus = source("pci", lambda: pci.read(host, notes))
+    functions = {one.address: one.path for one in bus.devices} if bus else {}
+    nets = source("net", lambda: net.read(host, notes))
+    ib = source("rdma", lambda: rdma.read(host, notes))
+    drives = source("nvme", lambda: nvme.read(host, notes))
+    drivers = source("gpu", lambda: gpu.read(host, notes))
+    amd = source("kfd", lambda: kfd.read(host, notes, functions))
+    carriers = {one.function for one in (nets.netdevs if nets else ())} | {
+        one.function for one in (ib.devices if ib else ())
+    }
+    busy = [(one, path) for one, path in functions.items() if one in carriers]
     return Inventory(
         source=host.source,
         machine=source("machine", lambda: machine.read(host, notes)) or _NOBODY,
         cpus=cpus,
         caches=source("cache", lambda: cpu.caches(host, notes, cpus or ())) if caches else None,
         numa=source("numa", lambda: numa.read(host, notes, online)),
-        pci=found.devices if found else None,
-        buses=found.buses if found else (),
-        slots=found.slots if found else (),
+        pci=bus.devices if bus else None,
+        buses=bus.buses if bus else (),
+        slots=bus.slots if bus else (),
+        netdevs=nets.netdevs if nets else (),
+        rdma=ib.devices if ib else (),
+        nvme=drives.controllers if drives else (),
+        disks=drives.disks if drives else (),
+        gpus=(*(drivers.gpus if drivers else ()), *(amd.gpus if amd else ())),
+        gpu_links=_both(drivers.links if drivers else None, amd.links if amd else None),
         allowed_cpus=source("process", lambda: machine.allowed_cpus(host, notes)),
-        links_now=found.links_now if found else (),
+        links_now=bus.links_now if bus else (),
+        netdevs_now=nets.now if nets else (),
+        rdma_now=ib.now if ib else (),
+        irqs_now=source("irq", lambda: irq.read(host, notes, busy)) or (),
         diagnostics=tuple(notes),
     )
+
+
+def _both(first: tuple[GpuLink, ...] | None, second: tuple[GpuLink, ...] | None) -> tuple[GpuLink, ...] | None:
+    """Links of both makers; None where neither tells of any."""
+    return None if first is None and second is None else (*(first or ()), *(second or ()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Cpu, Inventory
-from topo_agent.graph import bus, memory
+from topo_agent.graph import bus, join, links, memory, virtual
 from topo_agent.graph.topology import Package, Topology
 from topo_agent.ids import PackageId, package_ref, pci_ref
 
@@ -19,6 +19,7 @@ def build(inventory: Inventory) -> Topology:
     packages = _packages(inventory.cpus)
     memories = memory.read(inventory.numa, online)
     roots, devices = bus.read(inventory, packages or (), memories, online, notes)
+    joined = None if devices is None else tuple(join.devices(inventory, devices, memories or (), notes))
     return Topology(
         source=inventory.source,
         machine=inventory.machine,
@@ -27,9 +28,13 @@ def build(inventory: Inventory) -> Topology:
         packages=packages,
         memories=memories,
         roots=roots,
-        devices=devices,
+        devices=joined,
+        virtuals=virtual.read(inventory),
+        links=links.read(inventory.gpu_links),
         allowed_cpus=inventory.allowed_cpus,
         links_now=tuple((pci_ref(address), state) for address, state in inventory.links_now),
+        ports_now=tuple(join.ports_now(inventory, joined or ())),
+        irqs_now=tuple((pci_ref(state.function), state) for state in inventory.irqs_now),
         diagnostics=tuple(sorted({*inventory.diagnostics, *notes})),
     )
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from topo_agent.diagnostics import Diagnostic, UnknownFields
-from topo_agent.facts import Cache, Cpu, Hugepages, LinkState, Machine, MemoryKind, PcieLink
+from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine, MemoryKind, PcieLink
 from topo_agent.host import Source
 from topo_agent.ids import CpuSet, NumaId, PackageId, PciAddress, Ref
 
@@ -72,11 +72,71 @@ class Standard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What people call a function. Names are for reading: they change from boot to boot."""
+
+    netdev: tuple[str, ...] = ()
+    rdma: tuple[str, ...] = ()
+    nvme: tuple[str, ...] = ()  # controller, then its disks
+    nvme_path: tuple[str, ...] = ()  # hidden paths of multipath disks
+    block: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # card0, renderD128, accel0
+    nvml_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPart:
+    """What drivers add to a GPU."""
+
+    memory_bytes: int | None = None
+    memory_node: NumaId | None = None  # the NUMA node that its own memory is
+    partitions: int | None = None
+    compute_units: int | None = None
+    hive: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicPart:
+    """What drivers add to a NIC: one entry for each port."""
+
+    ports: tuple[NicPort, ...]
+    firmware: str | None = None
+    dpu: bool = False  # a processor of its own stands between this function and the cable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicPort:
+    netdev: str | None
+    rdma: str | None
+    rdma_port: int | None
+    link_layer: str | None  # "InfiniBand", "Ethernet"
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmePart:
+    """What the driver adds to an NVMe controller."""
+
+    transport: str | None
+    model: str | None
+    firmware: str | None
+    subsystem: str | None
+    remote: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One PCI function, in its place."""
 
     ref: Ref
     kind: DeviceKind
+    names: Names = Names()
+    uid: str | None = None  # who it is across boots: GPU UUID, node GUID, serial
+    board: str | None = None  # equal on all ports and functions of one card
+    title: str | None = None  # what its driver calls it: "NVIDIA H100 80GB HBM3"
+    gpu: GpuPart | None = None
+    nic: NicPart | None = None
+    nvme: NvmePart | None = None
     role: BridgeRole | None  # bridges only
     address: PciAddress
     class_code: int | None
@@ -101,7 +161,48 @@ class Device:
     unknown: UnknownFields = ()
 
 
-Node = Package | Memory | Root | Device
+VirtualKind = Literal["virtual_nic", "software_rdma", "remote_nvme"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Virtual:
+    """Something on no PCI function that people name: a bond, a VLAN, a software RDMA device, a remote drive."""
+
+    ref: Ref
+    kind: VirtualKind
+    name: str
+    type: str | None  # "bond", "vlan", "tcp"
+    lower: tuple[Ref, ...] = ()  # the functions that it stands on
+    vlan_id: int | None = None
+    names: Names = Names()
+    nvme: NvmePart | None = None
+    uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """NVLink or xGMI between two GPUs, or from a GPU to something that is not one of ours."""
+
+    a: Ref
+    b: Ref | None  # None: a switch or a processor that has no address here
+    kind: Literal["nvlink", "xgmi"]
+    peer: Literal["gpu", "switch", "cpu", "unknown"]
+    count: int | None
+    active: int | None = field(compare=False)
+    bytes_per_second: int | None
+    weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortState:
+    """What a port of a NIC does now."""
+
+    up: bool | None
+    bits_per_second: int | None
+    mtu: int | None
+
+
+Node = Package | Memory | Root | Device | Virtual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +217,24 @@ class Topology:
     memories: tuple[Memory, ...] | None
     roots: tuple[Root, ...] | None
     devices: tuple[Device, ...] | None
+    virtuals: tuple[Virtual, ...] = ()
+    links: tuple[Link, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     allowed_cpus: CpuSet | None = field(default=None, compare=False)
     links_now: tuple[tuple[Ref, LinkState], ...] = field(default=(), compare=False)
+    ports_now: tuple[tuple[Ref, tuple[PortState, ...]], ...] = field(default=(), compare=False)
+    irqs_now: tuple[tuple[Ref, IrqState], ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)
 
     @cached_property
     def nodes(self) -> Mapping[Ref, Node]:
         """Every node by its name."""
-        parts: tuple[tuple[Node, ...] | None, ...] = (self.packages, self.memories, self.roots, self.devices)
+        parts: tuple[tuple[Node, ...] | None, ...] = (
+            self.packages,
+            self.memories,
+            self.roots,
+            self.devices,
+            self.virtuals,
+        )
         return MappingProxyType({node.ref: node for part in parts for node in part or ()})
 
     def device(self, ref: Ref | None) -> Device | None:

@@ -51,12 +51,13 @@ _DIRECTORIES = (
     *(f"sys/devices/{pmu}/cpus" for pmu in ("cpu_atom", "cpu_core", "cpu_lowpower")),
     *(f"sys/module/{name}/{file}" for name in _MODULES for file in ("version", "srcversion", "initstate")),
     "sys/module/nvme_core/parameters/multipath",
+    "etc/hostname",  # so that a recording that kept its names can be redacted later
     "proc/cmdline",
     "proc/cpuinfo",
     "proc/driver/nvidia",
     "proc/meminfo",
     "proc/net/bonding",
-    "proc/sys/kernel/hostname",  # so that a recording that kept its names can be redacted later
+    "proc/sys/kernel/hostname",
     "proc/sys/kernel/osrelease",
 )
 
@@ -161,16 +162,24 @@ class _Walk:
             return
         if path:
             self._keep(path, None)
-        rest = [below for name in names if (below := f"{path}/{name}".lstrip("/")) and not self._file(below)]
-        for below in rest if deep else ():
-            self.entry(below)
+        rest: dict[str, int] = {}
+        for name in names:
+            below = f"{path}/{name}".lstrip("/")
+            number = self._file(below)
+            if number:
+                rest[below] = number
+        for below, number in rest.items() if deep else ():
+            self._directory_or_failure(below, number)
 
     def entry(self, path: str) -> None:
         """A file, a link, or a directory with everything below it."""
-        if path in self.found or self._file(path) or path.count("/") > DEPTH_AT_MOST:
-            return
-        error = self._failure(path)
-        if error in (errno.ENOENT, errno.ENODEV):
+        error = self._file(path)
+        if error:
+            self._directory_or_failure(path, error)
+
+    def _directory_or_failure(self, path: str, error: int) -> None:
+        """Something that gave no text: a directory, listed or not, or a file with an error of its own."""
+        if error in (errno.ENOENT, errno.ENODEV) or path.count("/") > DEPTH_AT_MOST:
             return
         try:
             directory = bool(self.host.names(path)) or self._failure(f"{path}/.") != errno.ENOTDIR
@@ -181,18 +190,18 @@ class _Walk:
         else:
             self._keep(path, Failure(error))
 
-    def _file(self, path: str) -> bool:
-        """Keep a link, or a file that can be read; False for what may be a directory. Nothing is read twice."""
+    def _file(self, path: str) -> int:
+        """Keep a link, or a file that can be read; the error of what may be a directory. Nothing is read twice."""
         if path in self.found or left_out(path):
-            return True
+            return 0
         try:
             target = self.host.link(path)
             if target is None and _LINKS_ONLY.match(path):
-                return True
+                return 0
             self._keep(path, Link(target) if target is not None else self.host.text(path, TEXT_LIMIT))
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
 
     def _failure(self, path: str) -> int:
         try:

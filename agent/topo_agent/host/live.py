@@ -60,8 +60,8 @@ class LiveHost:
                 raise
             file = self._open(path, _FILE)  # a link to a file: by hand, so that it stays inside
         try:
-            if not self._live and not stat.S_ISREG(os.fstat(file).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", path)
+            if not self._live:
+                _must_be_file(os.fstat(file).st_mode, path)
             return os.read(file, most).decode("utf-8", "replace")
         finally:
             os.close(file)
@@ -149,6 +149,13 @@ class LiveHost:
             if error.errno == errno.EINVAL:
                 return None
             raise
+
+
+def _must_be_file(mode: int, path: str) -> None:
+    """A directory answers as the kernel answers; a FIFO or a device in a root directory is never read."""
+    if not stat.S_ISREG(mode):
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number), path)
 
 
 def _here() -> Source:

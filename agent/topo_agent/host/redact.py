@@ -29,7 +29,10 @@ _HEX = re.compile(
 _NQN = re.compile(r"(?:.*_)?(?:nqn|subsysnqn|hostnqn)", re.ASCII)
 # Four numbers with dots between are an address, except where versions are told.
 _VERSION = re.compile(r".*(?:ver|version|rev|revision|release|fw|firmware|bios|vbios|date|model|driver).*", re.ASCII)
-_KEYED = re.compile(r"(?im)^((?:serial(?: number)?|unique_id|hive_id|nodename)[ \t]*[:= ][ \t]*)(\S[^\n]*?)(\s*)$")
+_KEYED = re.compile(
+    r"(?im)^((?:[\w.]*serial(?:[ _-]?(?:number|no))?|[\w.]*hostname|nodename|asset[ _]tag)[ \t]*[:=][ \t]*"
+    r"|(?:unique_id|hive_id) )(\S[^\n]*?)(\s*)$"
+)
 _DEVICE = re.compile(r"[A-Za-z]+[A-Za-z0-9]*[_-][0-9]+")
 _WORD = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 _NVME = re.compile(r"(nvme\.[0-9a-f]{4}-)([0-9a-f]+)(?=-)")
@@ -62,7 +65,7 @@ class _Redaction:
         self.shapes = Shapes(self.names)
         self.words: dict[str, str] = {}  # a serial or name -> its kind: replaced wherever it is
         self._parts = {part for path in paper.entries for part in path.split("/")}
-        self._replaced: list[tuple[str, re.Pattern[str], str]] = []
+        self._replaced: list[tuple[str, str, re.Pattern[str], str]] = []
         self._settled = False
 
     def settle(self) -> None:
@@ -71,11 +74,12 @@ class _Redaction:
         for word in sorted(self.words, key=lambda word: (-len(word), word)):
             edge = r"\d" if word.isdigit() else "A-Za-z0-9" if self.words[word] == "host" else None
             around = (f"(?<![{edge}])", f"(?![{edge}])") if edge else ("", "")
-            pattern = re.compile(around[0] + re.escape(word) + around[1])
+            pattern = re.compile(around[0] + re.escape(word) + around[1], re.IGNORECASE)
             made = self._name(self.words[word], word)
-            self._replaced.append((word, pattern, made))
+            self._replaced.append((word, word.lower(), pattern, made))
             if self.words[word] == "serial" and len(word) >= 8:  # wwid "nvme.144d-5334…": the serial in hexadecimal
-                self._replaced.append((word.encode().hex(), re.compile(word.encode().hex()), made.encode().hex()))
+                digits = word.encode().hex()
+                self._replaced.append((word, digits, re.compile(digits, re.IGNORECASE), made.encode().hex()))
 
     def tree(self) -> dict[str, Entry]:
         return {self.path(path): self.entry(path, self.paper.entries[path]) for path in sorted(self.paper.entries)}
@@ -175,7 +179,7 @@ class _Redaction:
             short = word.partition(".")[0]
             known = {it: kind for it in (word, short) if len(it) >= 3 and not it.isdigit() and it not in self._parts}
             self.words.update(known)
-        elif digits and len(word) >= (6 if letters else 10):
+        elif len(word) >= ((6 if letters else 10) if digits else 8) and (digits or word.isupper()):
             self.words[word] = kind
         return self._name(kind, word)
 
@@ -186,8 +190,9 @@ class _Redaction:
         return self.names.of(kind, word.partition(".")[0]) + (".example" if self._settled else "")
 
     def _without_words(self, text: str, *, hosts: bool) -> str:
-        for word, pattern, made in self._replaced:
-            if word in text and (hosts or self.words.get(word) != "host"):
+        low = text.lower()
+        for word, looked_for, pattern, made in self._replaced:
+            if looked_for in low and (hosts or self.words.get(word) != "host"):
                 text = pattern.sub(made, text)
         return text
 

@@ -122,6 +122,22 @@ class Entry:
         return Unknown.NOT_SUPPORTED if self.host.source.complete else Unknown.NOT_RECORDED
 
 
+def members(host: Host, folder: str, notes: Notes) -> Iterator[tuple[str, Entry]]:
+    """(name, entry) of everything in a class directory, where its link leads.
+
+    Members of old or synthetic trees are plain directories: those are read in place.
+    """
+    for name in Entry(host, folder, notes).names():
+        try:
+            written = host.link(f"{folder}/{name}")
+        except OSError as error:
+            notes.add(Level.DEGRADED, f"{folder}/{name}", "link_unreadable", errno_name(error))
+            continue
+        path = f"{folder}/{name}" if written is None else resolve(folder, written)
+        if path is not None:
+            yield name, Entry(host, path, notes)
+
+
 def each(names: Iterable[str], read: Callable[[str], T]) -> Iterator[T]:
     """`read` of every name; a device that fails costs itself, its note is already written."""
     for name in names:

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from topo_agent.diagnostics import Diagnostic, UnknownFields
 from topo_agent.facts import LinkState, Machine
+from topo_agent.graph.bandwidth import of_lanes
 from topo_agent.graph.topology import Device, Memory, Origin, Package, Root, Topology
 from topo_agent.host import Json, Source
 from topo_agent.ids import Ref, cpulist
 from topo_agent.views import names
-from topo_agent.views.units import link_bytes_per_second
 
 SCHEMA = "topo-agent/v1"
 
@@ -215,7 +215,7 @@ def _link(one: Device) -> dict[str, Json] | None:
     return {
         "max_gts": one.link.max_gts,
         "max_width": one.link.max_width,
-        "max_bytes_per_second": link_bytes_per_second(one.link.max_gts, one.link.max_width),
+        "max_bytes_per_second": of_lanes(one.link.max_gts, one.link.max_width),
     }
 
 
@@ -230,7 +230,7 @@ def _state(topology: Topology) -> dict[str, Json]:
 
 
 def _link_now(link: LinkState) -> dict[str, Json]:
-    return {"gts": link.gts, "width": link.width, "bytes_per_second": link_bytes_per_second(link.gts, link.width)}
+    return {"gts": link.gts, "width": link.width, "bytes_per_second": of_lanes(link.gts, link.width)}
 
 
 def _diagnostic(one: Diagnostic) -> dict[str, Json]:

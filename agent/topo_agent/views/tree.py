@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from topo_agent.diagnostics import Diagnostic, Level, Unknown
-from topo_agent.graph.topology import Device, DeviceKind, Memory, Package, Root, Topology
+from topo_agent.graph.topology import Device, DeviceKind, Memory, Package, Root, Topology, Virtual
 from topo_agent.ids import CpuSet, Ref, cpulist
 from topo_agent.views import names
 from topo_agent.views.units import binary_size, link_name, plural
@@ -150,6 +150,8 @@ class _Writer:
             branch = self._memory(node)
         elif isinstance(node, Root):
             branch = self._root(node)
+        elif isinstance(node, Virtual):
+            branch = Branch(node.name)
         else:
             branch = self._whole(node)
         for above in self.topology.ancestors(ref):

@@ -1,0 +1,223 @@
+"""What network, RDMA, NVMe and GPU drivers say of one PCI function, joined to that function.
+
+A name is never a key: what belongs together is told by the function in its sysfs path, and by GUIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from topo_agent.diagnostics import Level, Notes
+from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
+from topo_agent.graph.topology import Device, GpuPart, Memory, Names, NicPart, NicPort, NvmePart, PortState
+from topo_agent.ids import PciAddress, Ref, pci_ref
+
+T = TypeVar("T")
+
+_BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
+_MELLANOX = 0x15B3
+_ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Everything said of each function."""
+
+    netdevs: dict[PciAddress, list[Netdev]]
+    rdma: dict[PciAddress, list[RdmaDevice]]
+    nvme: dict[PciAddress, list[Nvme]]
+    disks: dict[PciAddress, list[str]]
+    gpus: dict[PciAddress, list[Gpu]]
+    memories: dict[PciAddress, Memory]
+
+
+def devices(inventory: Inventory, bare: tuple[Device, ...], memories: Iterable[Memory], notes: Notes) -> list[Device]:
+    """The functions with everything their drivers say of them."""
+    said = Said(
+        netdevs=_by_function(inventory.netdevs, lambda one: one.function),
+        rdma=_by_function(inventory.rdma, lambda one: one.function),
+        nvme=_by_function(inventory.nvme, lambda one: one.function),
+        disks={place: [disk.name for disk in disks]
+               for place, disks in _by_function(inventory.disks, lambda one: one.function).items()},
+        gpus=_by_function(inventory.gpus, lambda one: one.function),
+        memories={memory.gpu: memory for memory in memories if memory.gpu is not None},
+    )  # fmt: skip
+    _strangers(said, {device.address for device in bare}, notes)
+    enslaved = {lower for netdev in inventory.netdevs for lower in netdev.lower if netdev.kind == "bond"}
+    return _boards([_joined(device, said, enslaved) for device in bare], said)
+
+
+def ports_now(inventory: Inventory, devices: Iterable[Device]) -> list[tuple[Ref, tuple[PortState, ...]]]:
+    """What the ports of every NIC do now, in the order of its ports."""
+    netdevs = dict(inventory.netdevs_now)
+    rdma = {(name, number): state for name, number, state in inventory.rdma_now}
+    return [
+        (device.ref, tuple(_port_state(port, netdevs, rdma) for port in device.nic.ports))
+        for device in devices
+        if device.nic is not None and device.nic.ports
+    ]
+
+
+def _by_function(items: Iterable[T], function: Callable[[T], PciAddress | None]) -> dict[PciAddress, list[T]]:
+    found: dict[PciAddress, list[T]] = {}
+    for item in items:
+        place = function(item)
+        if place is not None:
+            found.setdefault(place, []).append(item)
+    return found
+
+
+def _strangers(said: Said, present: set[PciAddress], notes: Notes) -> None:
+    """A driver that speaks of a function that is not on the bus: kept as a note, for there is no place for it."""
+    for place in sorted({*said.netdevs, *said.rdma, *said.nvme, *said.gpus} - present):
+        notes.add(
+            Level.LOST, str(pci_ref(place)), "not_on_the_bus", "a driver names this function; the PCI bus has none"
+        )
+
+
+def _joined(device: Device, said: Said, enslaved: set[str]) -> Device:
+    place = device.address
+    netdevs, rdma = said.netdevs.get(place, []), said.rdma.get(place, [])
+    nvme, gpus = said.nvme.get(place, []), said.gpus.get(place, [])
+    kind = device.kind
+    if kind == "other" and (rdma or any(one.link_type in (_ETHERNET, _INFINIBAND) for one in netdevs)):
+        kind = "nic"  # what carries an interface is a NIC, whatever its class says
+    if kind == "other" and any(one.origin in ("nvml", "kfd") for one in gpus):
+        kind = "gpu"
+    device = replace(device, kind=kind, names=_names(netdevs, rdma, nvme, said.disks.get(place, []), gpus))
+    if kind == "nic":
+        device = _nic(device, netdevs, rdma, enslaved)
+    if nvme:
+        first = nvme[0]
+        device = replace(device, nvme=nvme_part(first), uid=first.serial, title=first.model)
+    return _gpu(device, gpus, said.memories.get(place)) if kind == "gpu" else device
+
+
+def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disks: list[str], gpus: list[Gpu]) -> Names:
+    return Names(
+        netdev=tuple(one.name for one in sorted(netdevs, key=lambda one: (one.port or 0, one.name))),
+        rdma=tuple(one.name for one in rdma),
+        nvme=tuple(dict.fromkeys(name for one in nvme for name in (one.name, *one.namespaces))),
+        nvme_path=tuple(name for one in nvme for name in one.path_names),
+        block=tuple(sorted(disks)),
+        nodes=tuple(name for one in gpus for name in one.nodes),
+        nvml_index=next((one.index for one in gpus if one.index is not None), None),
+    )
+
+
+def _nic(device: Device, netdevs: list[Netdev], rdma: list[RdmaDevice], enslaved: set[str]) -> Device:
+    ports = tuple(_ports(netdevs, rdma))
+    own = next((one.address for one in netdevs if one.address and one.name not in enslaved), None)
+    return replace(
+        device,
+        uid=next((one.node_guid for one in rdma if one.node_guid), own),
+        nic=NicPart(
+            ports=ports,
+            firmware=next((one.firmware for one in rdma if one.firmware), None),
+            dpu=device.vendor == _MELLANOX and device.device in _BLUEFIELD,
+        ),
+    )
+
+
+def _ports(netdevs: list[Netdev], rdma: list[RdmaDevice]) -> Iterable[NicPort]:
+    """One for each port: an RDMA port and the interface on it are one, told by GIDs, else by the port number.
+
+    Representors of virtual functions (phys_port_name `pf0vf3`) are no ports.
+    """
+    left = [one for one in sorted(netdevs, key=lambda one: (one.port or 0, one.name)) if not _representor(one)]
+    for device in rdma:
+        for port in device.ports or ():
+            netdev = _same_port(left, port.netdevs, port.number, alone=len(rdma) == len(device.ports) == 1)
+            if netdev is not None:
+                left.remove(netdev)
+            yield NicPort(
+                netdev=netdev.name if netdev else None,
+                rdma=device.name,
+                rdma_port=port.number,
+                link_layer=port.link_layer,
+                address=netdev.address if netdev else None,
+            )
+        if not device.ports:
+            netdev = left.pop(0) if len(rdma) == len(left) == 1 else None
+            name, address = (netdev.name, netdev.address) if netdev else (None, None)
+            yield NicPort(netdev=name, rdma=device.name, rdma_port=None, link_layer=None, address=address)
+    for one in left:
+        yield NicPort(netdev=one.name, rdma=None, rdma_port=None, link_layer=_layer(one), address=one.address)
+
+
+def _same_port(left: list[Netdev], told: tuple[str, ...], number: int, *, alone: bool) -> Netdev | None:
+    """The interface of an RDMA port: one whose name its GIDs carry, the only one, or that of the same number."""
+    named = next((one for one in left if one.name in told), None)
+    if named is not None or told:
+        return named
+    if alone and len(left) == 1:
+        return left[0]
+    return next((one for one in left if one.port is not None and one.port + 1 == number), None)
+
+
+def _representor(netdev: Netdev) -> bool:
+    return netdev.port_name is not None and "vf" in netdev.port_name
+
+
+def _layer(netdev: Netdev) -> str | None:
+    return {_ETHERNET: "Ethernet", _INFINIBAND: "InfiniBand"}.get(netdev.link_type or 0)
+
+
+def _port_state(
+    port: NicPort, netdevs: dict[str, NetdevState], rdma: dict[tuple[str, int], RdmaPortState]
+) -> PortState:
+    """The interface knows its own speed; an InfiniBand one does not, and there the RDMA port does."""
+    net = netdevs.get(port.netdev) if port.netdev else None
+    verbs = rdma.get((port.rdma, port.rdma_port)) if port.rdma and port.rdma_port else None
+    up = None if verbs is None or verbs.state is None else verbs.state == "ACTIVE"
+    if up is None and net is not None:
+        up = net.carrier if net.carrier is not None else {"up": True, "down": False}.get(net.operstate or "")
+    speed = net.bits_per_second if net and net.bits_per_second else (verbs.bits_per_second if verbs and up else None)
+    return PortState(up=up, bits_per_second=speed, mtu=net.mtu if net else None)
+
+
+def nvme_part(one: Nvme) -> NvmePart:
+    return NvmePart(
+        transport=one.transport, model=one.model, firmware=one.firmware, subsystem=one.subsystem, remote=one.remote
+    )
+
+
+def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None) -> Device:
+    """NVML first, then proc and KFD: the first that answers a question is believed."""
+    order = sorted(gpus, key=lambda one: ("nvml", "nvidia", "kfd", "drm").index(one.origin))
+    node = next((one.numa_node for one in order if one.numa_node is not None), None)
+    return replace(
+        device,
+        uid=next((one.uuid for one in order if one.uuid), None),
+        title=next((one.name for one in order if one.name and one.origin != "kfd"), None),
+        gpu=GpuPart(
+            memory_bytes=next((one.memory_bytes for one in order if one.memory_bytes is not None), None),
+            memory_node=node if node is not None else (memory.id if memory else None),
+            partitions=next((one.partitions for one in order if one.partitions), None),
+            compute_units=next((one.compute_units for one in order if one.compute_units), None),
+            hive=next((one.hive for one in order if one.hive), None),
+        ),
+        unknown=tuple(
+            sorted({*device.unknown, *(pair for one in order if one.origin == "nvml" for pair in one.unknown)})
+        ),
+    )
+
+
+def _boards(devices: list[Device], said: Said) -> list[Device]:
+    """NICs of one card: functions of one device, and whatever shares a sys_image_guid, in other domains too.
+
+    The board is called after the first function that is on it.
+    """
+    boards: dict[str, str] = {}
+    found = []
+    for device in devices:
+        if device.kind == "nic" and device.physfn is None:
+            card = f"card:{device.address.domain:04x}:{device.address.bus:02x}:{device.address.device:02x}"
+            guids = [f"guid:{one.board_guid}" for one in said.rdma.get(device.address, []) if one.board_guid]
+            board = next((boards[key] for key in (*guids, card) if key in boards), card.partition(":")[2])
+            boards.update(dict.fromkeys((*guids, card), board))
+            device = replace(device, board=board)  # noqa: PLW2901 the joined one
+        found.append(device)
+    return found

@@ -1,0 +1,76 @@
+"""What people name that sits on no PCI function: bonds, VLANs, software RDMA devices, drives across a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from topo_agent.facts import Inventory, Netdev
+from topo_agent.graph.join import nvme_part
+from topo_agent.graph.topology import Names, Virtual
+from topo_agent.ids import Ref, pci_ref
+
+_STACKED = frozenset({"bond", "team", "vlan"})
+"""Bridges, veths and tunnels come and go with containers: they say nothing of the wiring."""
+
+
+def read(inventory: Inventory) -> tuple[Virtual, ...]:
+    """Every one of them, by its id."""
+    found = [*_netdevs(inventory), *_rdma(inventory), *_drives(inventory)]
+    return tuple(sorted(found, key=lambda one: one.ref))
+
+
+def _netdevs(inventory: Inventory) -> Iterator[Virtual]:
+    netdevs = {netdev.name: netdev for netdev in inventory.netdevs}
+    for netdev in inventory.netdevs:
+        lower = tuple(sorted(_functions(netdev, netdevs, ())))
+        if netdev.function is None and netdev.kind in _STACKED and lower:
+            yield Virtual(
+                ref=Ref("net", netdev.name),
+                kind="virtual_nic",
+                name=netdev.name,
+                type=netdev.kind,
+                lower=lower,
+                vlan_id=netdev.vlan_id,
+                names=Names(netdev=(netdev.name,)),
+            )
+
+
+def _functions(netdev: Netdev, netdevs: Mapping[str, Netdev], above: tuple[str, ...]) -> set[Ref]:
+    """The PCI functions below an interface, through bonds and VLANs; a loop (no kernel makes one) ends."""
+    if netdev.function is not None:
+        return {pci_ref(netdev.function)}
+    found: set[Ref] = set()
+    for name in netdev.lower:
+        if name in netdevs and name not in above:
+            found |= _functions(netdevs[name], netdevs, (*above, netdev.name))
+    return found
+
+
+def _rdma(inventory: Inventory) -> Iterator[Virtual]:
+    functions = {netdev.name: netdev.function for netdev in inventory.netdevs}
+    for device in inventory.rdma:
+        if device.function is None:
+            below = functions.get(device.parent) if device.parent else None
+            yield Virtual(
+                ref=Ref("rdma", device.name),
+                kind="software_rdma",
+                name=device.name,
+                type=None,
+                lower=(pci_ref(below),) if below else (),
+                names=Names(rdma=(device.name,)),
+                uid=device.node_guid,
+            )
+
+
+def _drives(inventory: Inventory) -> Iterator[Virtual]:
+    for one in inventory.nvme:
+        if one.function is None:
+            yield Virtual(
+                ref=Ref("nvme", one.name),
+                kind="remote_nvme",
+                name=one.name,
+                type=one.transport,
+                names=Names(nvme=(one.name, *one.namespaces), nvme_path=one.path_names),
+                nvme=nvme_part(one),
+                uid=one.serial,
+            )

@@ -1,0 +1,27 @@
+"""Where the interrupts of NICs go now: <function>/msi_irqs and proc/irq/<n>. State only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from topo_agent.diagnostics import Notes
+from topo_agent.facts import IrqState
+from topo_agent.host import Host
+from topo_agent.ids import PciAddress
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry
+
+
+def read(host: Host, notes: Notes, functions: Iterable[tuple[PciAddress, str]]) -> tuple[IrqState, ...]:
+    """The interrupts of some functions, given with their paths; one without a readable interrupt is left out."""
+    found = []
+    for address, path in functions:
+        cpus = [_affinity(Entry(host, f"proc/irq/{irq}", notes)) for irq in host.names(f"{path}/msi_irqs")]
+        known = [one for one in cpus if one is not None]
+        if known:
+            found.append(IrqState(function=address, count=len(cpus), cpus=frozenset[int]().union(*known)))
+    return tuple(found)
+
+
+def _affinity(irq: Entry) -> frozenset[int] | None:
+    return irq.now("effective_affinity_list", parse.cpulist) or irq.now("smp_affinity_list", parse.cpulist)

@@ -1,0 +1,136 @@
+"""sys/class/kfd/kfd/topology -> Gpu and GpuLink of AMD: partitions folded into their GPU, xGMI between GPUs.
+
+include/uapi/linux/kfd_sysfs.h and drivers/gpu/drm/amd/amdkfd/kfd_topology.c. KFD numbers are decimal, and
+its node numbers are no NUMA ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.facts import Gpu, GpuLink
+from topo_agent.host import Host
+from topo_agent.ids import PciAddress
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry
+
+_NODES = "sys/class/kfd/kfd/topology/nodes"
+_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI
+_MEGABYTE = 1_000_000
+
+Properties = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    gpus: tuple[Gpu, ...]
+    links: tuple[GpuLink, ...] | None  # None: there is no KFD here
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    number: int
+    function: PciAddress
+    properties: Properties
+    name: str | None
+
+
+def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
+    """The GPUs of KFD. `present` are the functions on the bus: a partition number may hide in the function bits."""
+    numbers = sorted(int(name) for name in host.names(_NODES) if name.isdecimal())
+    if not numbers:
+        return Found((), None)
+    on_the_bus = frozenset(present)
+    nodes = [node for number in numbers if (node := _node(host, notes, number, on_the_bus)) is not None]
+    places = {node.number: node.function for node in nodes}
+    together: dict[PciAddress, list[_Node]] = {}
+    for node in nodes:
+        together.setdefault(node.function, []).append(node)
+    links = [link for node in nodes for link in _links(host, notes, node, places)]
+    return Found(tuple(_gpu(function, same) for function, same in sorted(together.items())), tuple(_merged(links)))
+
+
+def _node(host: Host, notes: Notes, number: int, present: frozenset[PciAddress]) -> _Node | None:
+    """A GPU node; None for a CPU, and for one whose properties the device cgroup hides from us."""
+    entry = Entry(host, f"{_NODES}/{number}", notes)
+    try:
+        properties = _properties(host.text(f"{entry.path}/properties"))
+    except PermissionError:
+        notes.add(Level.NOTE, entry.path, "kfd_node_hidden", "not permitted: this container may not use that GPU")
+        return None
+    except (OSError, ValueError) as error:
+        notes.add(Level.LOST, entry.path, "kfd_node_unreadable", f"left out: {error}")
+        return None
+    if not properties.get("simd_count") or not properties.get("vendor_id"):
+        return None
+    name = entry.want("name", parse.clean)
+    return _Node(number, place(properties, present), properties, name or None)
+
+
+def place(properties: Properties, present: frozenset[PciAddress]) -> PciAddress:
+    """`{"location_id": 0x501, "domain": 0}` -> 0000:05:00.0 when no function 1 is on the bus: a partition.
+
+    Bits 15-8 are the bus, 7-3 the device, 2-0 the function, or the partition on some kernels.
+    """
+    location, domain = properties.get("location_id", 0), properties.get("domain", 0)
+    exact = PciAddress(domain, location >> 8 & 0xFF, location >> 3 & 0x1F, location & 0x7)
+    return exact if exact in present else exact._replace(function=0)
+
+
+def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
+    hive = nodes[0].properties.get("hive_id")
+    unique = nodes[0].properties.get("unique_id")
+    units = [node.properties.get("simd_count", 0) // max(node.properties.get("simd_per_cu", 1), 1) for node in nodes]
+    return Gpu(
+        function=function,
+        origin="kfd",
+        name=nodes[0].name,
+        uuid=f"0x{unique:016x}" if unique else None,  # above 2^53: a number would lose digits in JSON
+        partitions=len(nodes) if len(nodes) > 1 else None,
+        compute_units=sum(units) or None,
+        hive=f"0x{hive:016x}" if hive else None,
+        unknown=() if unique else (("uuid", Unknown.NOT_SUPPORTED),),
+    )
+
+
+def _links(host: Host, notes: Notes, node: _Node, places: dict[int, PciAddress]) -> Iterator[GpuLink]:
+    """The xGMI links of a node to other GPUs. A peer that is not recorded is unknown, not unlinked."""
+    folder = f"{_NODES}/{node.number}/io_links"
+    for name in host.names(folder):
+        said = Entry(host, f"{folder}/{name}", notes).want("properties", _properties)
+        if said is None or said.get("type") != _XGMI:
+            continue
+        peer = places.get(said.get("node_to", -1))
+        if peer == node.function:
+            continue  # between partitions of one GPU
+        yield GpuLink(
+            function=node.function,
+            kind="xgmi",
+            peer=peer,
+            peer_kind="unknown" if peer is None else "gpu",
+            count=None,
+            active=None,
+            bytes_per_second=said.get("max_bandwidth", 0) * _MEGABYTE or None,  # 0 is "not reported"
+            weight=said.get("weight"),
+        )
+
+
+def _merged(links: list[GpuLink]) -> Iterator[GpuLink]:
+    """One link for each pair of GPUs: partitions repeat it, and the lightest is the direct one."""
+    best: dict[tuple[PciAddress, PciAddress | None], GpuLink] = {}
+    for link in links:
+        known = best.get((link.function, link.peer))
+        if known is None or (link.weight or 0) < (known.weight or 0):
+            best[link.function, link.peer] = link
+    yield from (best[key] for key in sorted(best, key=str))
+
+
+def _properties(text: str) -> Properties:
+    """`"simd_count 1216\\nlocation_id 6912\\n"` -> `{"simd_count": 1216, "location_id": 6912}`."""
+    words = (line.split() for line in text.splitlines())
+    found = {line[0]: parse.count(line[1]) for line in words if len(line) == 2 and line[1].isdecimal()}
+    if text.strip() and not found:
+        raise ValueError("no line 'key value'")
+    return found

@@ -1,0 +1,116 @@
+"""sys/class/net -> Netdev: every interface, and the PCI function in its path, however deep below it.
+
+sysfs tells nearly all; netlink is asked only where something stands on something else, for VLAN ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from topo_agent.diagnostics import Notes
+from topo_agent.facts import Netdev, NetdevState
+from topo_agent.host import Host, Json, Unavailable
+from topo_agent.ids import PciAddress, function_in
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry, members
+
+_CLASS = "sys/class/net"
+_LOOPBACK = 772
+_MEGABIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    netdevs: tuple[Netdev, ...]
+    now: tuple[tuple[str, NetdevState], ...]
+
+
+def read(host: Host, notes: Notes) -> Found:
+    """Every interface but the loopback. `bonding_masters` is a file in the same directory, and none."""
+    netdevs: list[Netdev] = []
+    now: list[tuple[str, NetdevState]] = []
+    for name, entry in members(host, _CLASS, notes):
+        if not entry.has("uevent") and not entry.has("type"):
+            continue
+        netdev = _netdev(host, name, entry)
+        if netdev.link_type != _LOOPBACK and name != "lo":
+            netdevs.append(netdev)
+            now.append((name, _state(entry)))
+    stacked = any(netdev.lower for netdev in netdevs)
+    return Found(tuple(_with_netlink(host, netdevs) if stacked else netdevs), tuple(now))
+
+
+def _netdev(host: Host, name: str, entry: Entry) -> Netdev:
+    event = entry.want("uevent", parse.uevent) or {}
+    return Netdev(
+        name=name,
+        function=function_in(entry.path) or _function_of_link(entry),
+        kind=event.get("DEVTYPE"),
+        link_type=_optional(entry, "type"),
+        port=_optional(entry, "dev_port"),
+        switch_id=_answer(entry, "phys_switch_id"),
+        port_name=_answer(entry, "phys_port_name"),
+        address=entry.want("address", _address) if entry.has("address") else None,
+        lower=tuple(one.removeprefix("lower_") for one in entry.names() if one.startswith("lower_")),
+        unknown=entry.unknown,
+    )
+
+
+def _function_of_link(entry: Entry) -> PciAddress | None:
+    """The function that `device` names, for trees in which the class directory is a copy and no link."""
+    target = entry.target("device") if entry.has("device") else None
+    return None if target is None else function_in(target)
+
+
+def _state(entry: Entry) -> NetdevState:
+    """An interface that is down answers EINVAL to `carrier` and then to `speed`: it is asked once."""
+    carrier = entry.now("carrier", parse.count) if entry.has("carrier") else None
+    ask = entry.has("speed") and (carrier == 1 or not entry.has("carrier"))
+    speed = entry.now("speed", parse.decimal) if ask else None
+    return NetdevState(
+        operstate=entry.now("operstate", parse.clean) if entry.has("operstate") else None,
+        carrier=None if carrier is None else carrier == 1,
+        bits_per_second=speed * _MEGABIT if speed is not None and speed > 0 else None,
+        mtu=entry.now("mtu", parse.count) if entry.has("mtu") else None,
+    )
+
+
+def _optional(entry: Entry, name: str) -> int | None:
+    return entry.want(name, parse.count) if entry.has(name) else None
+
+
+def _answer(entry: Entry, name: str) -> str | None:
+    """A file that answers EOPNOTSUPP on every interface whose driver has nothing to say."""
+    return (entry.now(name, parse.clean) or None) if entry.has(name) else None
+
+
+def _address(text: str) -> str | None:
+    """`"02:00:00:00:00:01\\n"` -> the same; None for an address that nobody has set."""
+    word = parse.clean(text).lower()
+    return word if word.strip("0:") else None
+
+
+def _with_netlink(host: Host, netdevs: list[Netdev]) -> list[Netdev]:
+    told = _links(host)
+    return [_completed(netdev, told[netdev.name]) if netdev.name in told else netdev for netdev in netdevs]
+
+
+def _completed(netdev: Netdev, link: dict[str, Json]) -> Netdev:
+    """VLAN id, other names, and the kind where uevent told none."""
+    vlan, names, kind = link.get("vlan_id"), link.get("altnames"), link.get("kind")
+    return replace(
+        netdev,
+        vlan_id=vlan if isinstance(vlan, int) else None,
+        altnames=tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else (),
+        kind=kind if isinstance(kind, str) else netdev.kind,
+    )
+
+
+def _links(host: Host) -> dict[str, dict[str, Json]]:
+    try:
+        answer = host.document("netlink")
+    except Unavailable:
+        return {}
+    links = answer.get("links") if isinstance(answer, dict) else None
+    found = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+    return {name: link for link in found if isinstance(name := link.get("name"), str)}

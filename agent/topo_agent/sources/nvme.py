@@ -1,0 +1,96 @@
+"""sys/class/{nvme,nvme-subsystem,block} -> Nvme and Disk: drives, and the names that people mount them by.
+
+A multipath disk (`nvme0n1`) hangs below its subsystem, and its controller shows a hidden path (`nvme0c0n1`).
+The number of a controller is not the number of its disk.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from topo_agent.diagnostics import Notes
+from topo_agent.facts import Disk, Nvme
+from topo_agent.host import Host
+from topo_agent.ids import PciAddress, function_in
+from topo_agent.sources import parse
+from topo_agent.sources.entry import Entry, members
+
+_NAMESPACE = re.compile(r"nvme[0-9]+n[0-9]+", re.ASCII)
+_PATH = re.compile(r"nvme[0-9]+c[0-9]+n[0-9]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    controllers: tuple[Nvme, ...]
+    disks: tuple[Disk, ...]
+
+
+def read(host: Host, notes: Notes) -> Found:
+    """Every NVMe controller and every other disk on a PCI function."""
+    shared = _shared_disks(host, notes)
+    controllers = [
+        _controller(name, entry, shared.get(name, ())) for name, entry in members(host, "sys/class/nvme", notes)
+    ]
+    blocks = {name: function_in(entry.path) for name, entry in members(host, "sys/class/block", notes)}
+    known = {function for one in controllers if (function := one.function) is not None}
+    controllers += _old_kernel(blocks, known)
+    return Found(tuple(controllers), tuple(_disks(blocks)))
+
+
+def _shared_disks(host: Host, notes: Notes) -> dict[str, tuple[str, ...]]:
+    """Controller -> the multipath disks of the subsystem that it is a path to."""
+    found: dict[str, tuple[str, ...]] = {}
+    for _, entry in members(host, "sys/class/nvme-subsystem", notes):
+        names = entry.names()
+        disks = tuple(name for name in names if _NAMESPACE.fullmatch(name))
+        # The subsystem links to its controllers; where those links are missing, its paths name them.
+        found.update({name: disks for name in names if re.fullmatch(r"nvme[0-9]+", name, re.ASCII)})
+    return found
+
+
+def _controller(name: str, entry: Entry, shared: tuple[str, ...]) -> Nvme:
+    inside = entry.names()
+    own = tuple(one for one in inside if _NAMESPACE.fullmatch(one))
+    function = function_in(entry.path)
+    remote = entry.want("address", parse.clean) if function is None and "address" in inside else None
+    return Nvme(
+        name=name,
+        function=function,
+        transport=_optional(entry, "transport"),
+        namespaces=tuple(sorted({*own, *shared})),
+        path_names=tuple(one for one in inside if _PATH.fullmatch(one)),
+        model=_optional(entry, "model"),
+        serial=_optional(entry, "serial"),
+        firmware=_optional(entry, "firmware_rev"),
+        subsystem=_optional(entry, "subsysnqn"),
+        remote=remote,
+        unknown=entry.unknown,
+    )
+
+
+def _optional(entry: Entry, name: str) -> str | None:
+    return (entry.want(name, parse.clean) or None) if entry.has(name) else None
+
+
+def _old_kernel(blocks: dict[str, PciAddress | None], known: set[PciAddress]) -> list[Nvme]:
+    """Kernels before 4.4 have no class/nvme: the disk hangs right below the function."""
+    found: dict[PciAddress, list[str]] = {}
+    for name, function in blocks.items():
+        if function is not None and function not in known and _NAMESPACE.fullmatch(name):
+            found.setdefault(function, []).append(name)
+    return [
+        Nvme(name=names[0].rpartition("n")[0], function=function, transport="pcie", namespaces=tuple(names))
+        for function, names in sorted(found.items())
+    ]
+
+
+def _disks(blocks: dict[str, PciAddress | None]) -> list[Disk]:
+    """Whole disks: a partition is a directory below its disk, and its name begins with the disk's."""
+    found = {name: function for name, function in blocks.items() if function is not None and name[:4] != "nvme"}
+    return [
+        Disk(name=name, function=function)
+        for name, function in found.items()
+        if not any(name != other and name.startswith(other) and name[len(other) :].lstrip("p").isdecimal()
+                   for other in found)
+    ]  # fmt: skip
