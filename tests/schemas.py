@@ -31,7 +31,7 @@ def _closed(schema: Any) -> Any:
         return [_closed(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
+    closed = {key: value if key == "if" else _closed(value) for key, value in schema.items()}
     if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
         closed["additionalProperties"] = False
     return closed

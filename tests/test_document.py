@@ -57,3 +57,22 @@ def test_a_key_that_nobody_described_is_refused() -> None:
 def test_same_machine_same_bytes(name: str, tree: Callable[[str], Path]) -> None:
     first, second = (json.dumps(document(topology(str(tree(name))))) for _ in range(2))
     assert first == second
+
+
+def nulls_without_reason(said: Any, where: str = "") -> list[str]:
+    """Fields that were asked and not answered, in objects that do not say why."""
+    if isinstance(said, list):
+        return [one for part in said for one in nulls_without_reason(part, where)]
+    if not isinstance(said, dict):
+        return []
+    here = f"{where}/{said.get('id', '')}"
+    bare = [f"{here}: {key}" for key, value in said.items() if value is None and key not in said.get("unknown", {})]
+    return bare + [one for key, value in said.items() for one in nulls_without_reason(value, f"{here}/{key}")]
+
+
+@needs_machines
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_null_says_why(name: str, tree: Callable[[str], Path]) -> None:
+    said = document(topology(str(tree(name))))
+    del said["state"]  # what something does now may be unknown for a moment, without a reason
+    assert nulls_without_reason(said) == []

@@ -232,9 +232,9 @@ def _find(topology: Topology, text: str) -> Ref:
 
 
 def _document(topology: Topology, form: str, start: Ref | None) -> str:
-    from topo_agent.views.document import document, surroundings
+    from topo_agent.views.document import document
 
-    said = document(topology, None if start is None else surroundings(topology, start))
+    said = document(topology, start)
     if form == "json":
         import json
 

@@ -101,7 +101,7 @@ class _Bus:
                 numa_node=near.numa_node,
                 cpus=near.cpus,
                 sources=_origin(near),
-                unknown=() if near.reason is None else (("numa_node", near.reason),),
+                unknown=_unknown_place(near),
             )
 
     def _root_near(self, name: str, tops: list[PciAddress]) -> Near:
@@ -181,10 +181,16 @@ def _origin(near: Near) -> tuple[tuple[str, Origin], ...]:
     return () if near.origin is None else (("numa_node" if near.numa_node is not None else "cpus", near.origin),)
 
 
+def _unknown_place(near: Near) -> UnknownFields:
+    """Why there is no node, and no CPUs: a node whose CPUs are not told is near nobody that we know."""
+    found = {} if near.reason is None else {"numa_node": near.reason}
+    if near.cpus is None:
+        found["cpus"] = near.reason or Unknown.NOT_RECORDED
+    return tuple(sorted(found.items()))
+
+
 def _unknown(device: PciDevice, near: Near, root: str | None) -> UnknownFields:
-    found = {name: reason for name, reason in device.unknown if name != "numa_node"}
-    if near.reason is not None:
-        found["numa_node"] = near.reason
+    found = {name: reason for name, reason in device.unknown if name != "numa_node"} | dict(_unknown_place(near))
     if root is None:
         found["parent"] = found["pcie_root"] = Unknown.NOT_RECORDED
     return tuple(sorted(found.items()))

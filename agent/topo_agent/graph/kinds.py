@@ -6,12 +6,12 @@ from topo_agent.facts import PciDevice
 from topo_agent.graph.topology import BridgeRole, DeviceKind
 from topo_agent.ids import PciAddress
 
-NVIDIA, AMD, INTEL, NEC, HABANA, ATI = 0x10DE, 0x1022, 0x8086, 0x1BCF, 0x1DA3, 0x1002
+NVIDIA, ATI, INTEL, NEC, HABANA, HUAWEI = 0x10DE, 0x1002, 0x8086, 0x1BCF, 0x1DA3, 0x19E5
 
 # Vendors whose display or accelerator functions compute. A display of anybody else (ASPEED 1a03, Matrox 102b,
 # and the emulated ones of hypervisors) belongs to the management processor or to a console: no GPU.
 # Moore Threads, Huawei Ascend, MetaX, Iluvatar, Enflame, Biren, Hygon, Cambricon.
-_GPU_VENDORS = frozenset({NVIDIA, ATI, INTEL, HABANA, 0x1ED5, 0x19E5, 0x9999, 0x1E3E, 0x1E36, 0x1EE0, 0x1D94, 0xCABC})
+_GPU_VENDORS = frozenset({NVIDIA, ATI, INTEL, HABANA, 0x1ED5, HUAWEI, 0x9999, 0x1E3E, 0x1E36, 0x1EE0, 0x1D94, 0xCABC})
 
 _SUBCLASS_KINDS: dict[int, DeviceKind] = {
     0x0600: "host_bridge",
@@ -30,7 +30,9 @@ def kind(device: PciDevice) -> DeviceKind:
         return _SUBCLASS_KINDS[subclass]
     if base == 0x02:
         return "nic"
-    if (base == 0x03 or subclass == 0x1200) and device.vendor in _GPU_VENDORS:
+    if base == 0x03 and device.vendor in _GPU_VENDORS - {HUAWEI}:  # Huawei's displays belong to its iBMC
+        return "gpu"
+    if subclass == 0x1200 and device.vendor in _GPU_VENDORS:
         return "gpu"
     if subclass == 0x0B40 and device.vendor == NEC:  # Vector Engine; other co-processors do not compute
         return "gpu"

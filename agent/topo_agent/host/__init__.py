@@ -11,6 +11,12 @@ TEXT_LIMIT = 64 * 1024
 """Bytes read of one file unless the caller asks for fewer: a sysfs attribute is at most a page,
 and a list of CPUs or a /proc file that matters here is shorter than this."""
 
+DOCUMENT_LIMIT = 16 << 20
+"""Bytes of one document: the answers of a driver for eight GPUs are some 100 KiB."""
+
+DOCUMENTS = ("process", "nvml", "netlink")
+"""The documents that a host may be asked for."""
+
 Kind = Literal["live", "directory", "recording", "archive", "imported"]
 
 

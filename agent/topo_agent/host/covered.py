@@ -11,11 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from topo_agent.host import TEXT_LIMIT, Host, Unavailable, resolve
+from topo_agent.host import DOCUMENTS, TEXT_LIMIT, Host, Unavailable, resolve
 from topo_agent.host.paper import PATH_AT_MOST, Document, Entry, Failure, Link, PaperHost
-
-DOCUMENTS = ("process", "nvml", "netlink")
-"""Documents that every host is asked for."""
 
 ENTRIES_AT_MOST = 500_000
 BYTES_AT_MOST = 128 << 20

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections import deque
 
-from topo_agent.host import TEXT_LIMIT, BadSource, Json, Source, Unavailable, checked
+from topo_agent.host import DOCUMENT_LIMIT, TEXT_LIMIT, BadSource, Json, Source, Unavailable, checked
 
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 # O_NONBLOCK: opening a FIFO that somebody put into a root directory must not wait for a writer.
@@ -83,13 +84,24 @@ class LiveHost:
 
     def document(self, name: str) -> Json:
         if not self._live:
-            raise Unavailable("not_recorded", f"a directory holds no answer of {name}")
+            return self._kept_document(name)
         if name == "process":
             return {
                 "allowed_cpus": [*sorted(os.sched_getaffinity(0))],
                 "architecture": os.uname().machine,
             }
         raise Unavailable("not_supported", f"nothing here answers for {name}")
+
+    def _kept_document(self, name: str) -> Json:
+        """A directory keeps documents as documents/<name>.json beside sys/ and proc/."""
+        path = f"documents/{name}.json"
+        try:
+            answer: Json = json.loads(self.text(path, DOCUMENT_LIMIT))
+        except FileNotFoundError:
+            raise Unavailable("not_recorded", f"this directory has no {path}") from None
+        except (OSError, ValueError) as error:
+            raise Unavailable("unreadable", f"{path}: {error}") from None
+        return answer
 
     def _enter(self, path: str) -> int:
         """The descriptor of a directory below the root, kept until another one is asked for."""
@@ -105,9 +117,12 @@ class LiveHost:
         self._directory, self._entered = -1, None
 
     def _inside(self, path: str) -> int:
-        found = os.open(path or ".", _DIRECTORY, dir_fd=self._root)
         if self._live:
-            return found
+            return os.open(path or ".", _DIRECTORY, dir_fd=self._root)
+        try:
+            found = os.open(path or ".", _DIRECTORY, dir_fd=self._root)
+        except OSError:  # the kernel may have followed a link out of the root: what it met there is no answer
+            return self._open(path, _DIRECTORY)
         try:
             real = os.readlink(f"/proc/self/fd/{found}")
         except OSError:

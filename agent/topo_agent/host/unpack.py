@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import struct
@@ -11,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import dropwhile
 
-from topo_agent.host import BadSource, Host, resolve
+from topo_agent.host import DOCUMENTS, BadSource, Host, Unavailable, resolve
 from topo_agent.ids import PciAddress
 
 _TOPS = ("sys", "proc")
@@ -41,7 +42,7 @@ def unpack(host: Host, directory: str) -> list[str]:
     """Write all that `host` holds below `directory`, which must be new or empty; the paths that were left out.
 
     Left out are names and links that would lead out of the directory, and files that the host could not read
-    or not to their end; documents have no place in a directory. OSError when the directory cannot be written:
+    or not to their end. Documents become documents/<name>.json. OSError when the directory cannot be written:
     then nothing is left behind.
     """
     if host.source.kind == "live":
@@ -81,6 +82,16 @@ class _Copy:
         for path, header in headers(self._host, self._functions):
             if path in self._made:
                 self._config(path, header)
+        self._documents()
+
+    def _documents(self) -> None:
+        os.mkdir(f"{self.root}/documents")
+        for name in DOCUMENTS:
+            try:
+                answer = self._host.document(name)
+            except Unavailable:
+                continue
+            self._file(f"documents/{name}.json", (json.dumps(answer, indent=1, sort_keys=True) + "\n").encode())
 
     def _entry(self, path: str) -> bool:
         """Whether this is a directory now: then the walk goes on below it."""

@@ -27,7 +27,7 @@ _CLUSTERS = ("cluster_cpus_list", "cluster_cpus")
 
 def read(host: Host, notes: Notes) -> tuple[Cpu, ...] | None:
     """Every CPU that has a directory, in order; None where the host says nothing of CPUs."""
-    ids = sorted(int(name[3:]) for name in host.names(_ROOT) if name[:3] == "cpu" and name[3:].isdecimal())
+    ids = sorted(cpu for name in host.names(_ROOT) if (cpu := parse.numbered(name, "cpu")) is not None)
     if not ids:
         return None
     listed = Entry(host, _ROOT, notes).want("online", parse.cpulist)

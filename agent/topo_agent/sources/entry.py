@@ -62,7 +62,7 @@ class Entry:
             return parse(self.host.text(path))
         except OSError as error:
             absent = error.errno in ABSENT
-            reason = self._absent() if absent else Unknown.UNREADABLE
+            reason = self.absent if absent else Unknown.UNREADABLE
             if error.errno in REFUSED:
                 reason = Unknown.NOT_PERMITTED
             if not absent:
@@ -118,7 +118,9 @@ class Entry:
             self.notes.add(Level.DEGRADED, path, "directory_unreadable", errno_name(error))
             return []
 
-    def _absent(self) -> Unknown:
+    @property
+    def absent(self) -> Unknown:
+        """What it means here that a file is not there: the kernel has none, or nobody recorded it."""
         return Unknown.NOT_SUPPORTED if self.host.source.complete else Unknown.NOT_RECORDED
 
 

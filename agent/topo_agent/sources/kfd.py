@@ -39,7 +39,7 @@ class _Node:
 
 def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
     """The GPUs of KFD. `present` are the functions on the bus: a partition number may hide in the function bits."""
-    numbers = sorted(int(name) for name in host.names(_NODES) if name.isdecimal())
+    numbers = sorted(number for name in host.names(_NODES) if (number := parse.numbered(name)) is not None)
     if not numbers:
         return Found((), None)
     on_the_bus = frozenset(present)
@@ -130,7 +130,9 @@ def _merged(links: list[GpuLink]) -> Iterator[GpuLink]:
 def _properties(text: str) -> Properties:
     """`"simd_count 1216\\nlocation_id 6912\\n"` -> `{"simd_count": 1216, "location_id": 6912}`."""
     words = (line.split() for line in text.splitlines())
-    found = {line[0]: parse.count(line[1]) for line in words if len(line) == 2 and line[1].isdecimal()}
+    found = {
+        line[0]: parse.count(line[1]) for line in words if len(line) == 2 and line[1].isascii() and line[1].isdigit()
+    }
     if text.strip() and not found:
         raise ValueError("no line 'key value'")
     return found

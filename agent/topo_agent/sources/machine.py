@@ -48,26 +48,50 @@ Amazon, Google's bare metal and Microsoft sell both under one name: those count 
 def read(host: Host, notes: Notes) -> Machine:
     """The machine's own name for itself; a field that firmware left at its placeholder is unknown."""
     dmi = Entry(host, "sys/class/dmi/id", notes)
+    unknown: dict[str, Unknown] = {}
+
+    def told(field: str, value: str | None) -> str | None:
+        if value is None:
+            unknown[field] = dict(dmi.unknown).get(field, dmi.absent)
+        return value
+
     vendor, product, board, bios = (
-        dmi.want(name, _dmi) for name in ("sys_vendor", "product_name", "board_name", "bios_version")
+        told(field, dmi.want(file, _dmi, field))
+        for file, field in (
+            ("sys_vendor", "vendor"),
+            ("product_name", "product"),
+            ("board_name", "board"),
+            ("bios_version", "bios_version"),
+        )
     )
     processor = _first_processor(host)
-    flags = (processor.get("flags") or "").split()
     hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.clean)
     if hypervisor is None and vendor is not None:
         hypervisor = _HYPERVISOR_MAKERS.get(vendor.lower())
-    virtual = True if hypervisor or "hypervisor" in flags else (False if flags else None)
+    virtual = _virtual(hypervisor, processor)
+    if virtual is None:
+        unknown["virtual"] = dmi.absent
+    kernel = Entry(host, "proc/sys/kernel", notes).want("osrelease", parse.clean)
     return Machine(
         vendor=vendor,
         product=product,
         board=board,
         bios_version=bios,
-        architecture=_architecture(host),
-        kernel=Entry(host, "proc/sys/kernel", notes).want("osrelease", parse.clean),
+        architecture=told("architecture", _architecture(host)),
+        kernel=told("kernel", kernel),
         virtual=virtual,
         hypervisor=hypervisor,
-        cpu_model=processor.get("model name"),
+        cpu_model=told("cpu_model", processor.get("model name")),
+        unknown=tuple(sorted(unknown.items())),
     )
+
+
+def _virtual(hypervisor: str | None, processor: dict[str, str]) -> bool | None:
+    """x86 sets a CPU flag in every virtual machine; other architectures do not tell."""
+    if hypervisor is not None:
+        return True
+    flags = (processor.get("flags") or "").split()
+    return "hypervisor" in flags if flags else None
 
 
 def allowed_cpus(host: Host, notes: Notes) -> CpuSet | None:
@@ -82,8 +106,9 @@ def allowed_cpus(host: Host, notes: Notes) -> CpuSet | None:
 
 
 def _dmi(text: str) -> str | None:
-    word = parse.clean(text)
-    return None if word.lower() in _PLACEHOLDERS else "".join(c for c in word if c.isprintable())[:120]
+    """`"PowerEdge XE9680\\n"` -> the same; None for what boards say when nobody filled the field in."""
+    word = "".join(c for c in parse.clean(text) if c.isprintable())[:120]
+    return None if word.lower() in _PLACEHOLDERS else word
 
 
 def _architecture(host: Host) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from topo_agent.diagnostics import Level, Notes, Unknown
@@ -19,7 +20,7 @@ _HUGEPAGES = re.compile(r"hugepages-([0-9]{1,9})kB", re.ASCII)
 
 def read(host: Host, notes: Notes, online_cpus: CpuSet | None) -> tuple[NumaNode, ...] | None:
     """Every online node, by id; None where the kernel has no NUMA or nothing is recorded of it."""
-    directories = [int(name[4:]) for name in host.names(_ROOT) if name[:4] == "node" and name[4:].isdecimal()]
+    directories = _numbers(host.names(_ROOT))
     if not directories:
         return None
     listed = Entry(host, _ROOT, notes).want("online", parse.cpulist)
@@ -27,6 +28,10 @@ def read(host: Host, notes: Notes, online_cpus: CpuSet | None) -> tuple[NumaNode
     dax, gpus = _dax(host, notes), _gpu_memory(host, notes)
     nodes = [_node(host, notes, NumaId(node), ids, online_cpus, dax, gpus) for node in ids]
     return tuple(_without_overlap(nodes, notes))
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return [node for name in names if (node := parse.numbered(name, "node")) is not None]
 
 
 def _node(
@@ -81,7 +86,7 @@ def _initiators(entry: Entry) -> tuple[tuple[NumaId, ...], int | None]:
     """Who reaches this memory best, by HMAT; access0 counts every initiator, access1 those with CPUs only."""
     for access in ("access1", "access0"):
         names = entry.names(f"{access}/initiators")
-        nodes = tuple(NumaId(int(name[4:])) for name in names if name[:4] == "node" and name[4:].isdecimal())
+        nodes = tuple(map(NumaId, _numbers(names)))
         if nodes:
             return tuple(sorted(nodes)), entry.want(f"{access}/initiators/read_bandwidth", parse.count)
     return (), None
@@ -120,9 +125,10 @@ def _gpu_memory(host: Host, notes: Notes) -> dict[int, PciAddress]:
         lines = Entry(host, f"{_GPUS}/{name}", notes).want("numa_status", lambda text: text.splitlines()) or []
         for line in lines:
             key, _, value = line.partition(":")
-            if key.strip() == "Node" and value.strip().isdecimal():
+            node = parse.numbered(value.strip())
+            if key.strip() == "Node" and node is not None:
                 try:
-                    found[int(value)] = PciAddress.parse(name)
+                    found[node] = PciAddress.parse(name)
                 except ValueError as error:
                     notes.add(Level.DEGRADED, f"{_GPUS}/{name}", "file_garbled", str(error))
     return found

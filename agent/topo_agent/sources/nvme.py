@@ -86,11 +86,14 @@ def _old_kernel(blocks: dict[str, PciAddress | None], known: set[PciAddress]) ->
 
 
 def _disks(blocks: dict[str, PciAddress | None]) -> list[Disk]:
-    """Whole disks: a partition is a directory below its disk, and its name begins with the disk's."""
+    """Whole disks: a partition is called after its disk, `vda1` or `mmcblk0p1`."""
     found = {name: function for name, function in blocks.items() if function is not None and name[:4] != "nvme"}
     return [
         Disk(name=name, function=function)
         for name, function in found.items()
-        if not any(name != other and name.startswith(other) and name[len(other) :].lstrip("p").isdecimal()
-                   for other in found)
-    ]  # fmt: skip
+        if not any(_is_partition(name, other) for other in found)
+    ]
+
+
+def _is_partition(name: str, disk: str) -> bool:
+    return name.startswith(disk) and parse.numbered(name[len(disk) :].removeprefix("p")) is not None

@@ -12,6 +12,7 @@ from functools import lru_cache
 from topo_agent.ids import CpuSet
 
 _DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,16}", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 _MASK_GROUP = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
@@ -41,6 +42,12 @@ def count(text: str) -> int:
     if value < 0:
         raise ValueError(f"{value} is negative")
     return value
+
+
+def numbered(name: str, prefix: str = "") -> int | None:
+    """The number of a directory: `("cpu12", "cpu")` -> `12`, `("cpufreq", "cpu")` -> None."""
+    digits = name.removeprefix(prefix)
+    return int(digits) if name.startswith(prefix) and _NUMBER.fullmatch(digits) else None
 
 
 def hexadecimal(text: str) -> int:

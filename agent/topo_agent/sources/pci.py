@@ -67,7 +67,9 @@ def _device(
     event = entry.want("uevent", parse.uevent) or {}
     class_code = _id(entry, event.get("PCI_CLASS"), "class")
     vendor, device = _pair(entry, event.get("PCI_ID"), "vendor", "device")
-    subvendor, subdevice = _pair(entry, event.get("PCI_SUBSYS_ID"), "subsystem_vendor", "subsystem_device")
+    subvendor = subdevice = None  # a bridge may have none
+    if "PCI_SUBSYS_ID" in event or entry.has("subsystem_vendor"):
+        subvendor, subdevice = _pair(entry, event.get("PCI_SUBSYS_ID"), "subsystem_vendor", "subsystem_device")
     physfn = _physfn(entry) if entry.has("physfn") else None
     pcie = None
     if physfn is None and entry.has("max_link_speed"):  # the link of a VF is its PF's
@@ -76,7 +78,7 @@ def _device(
     total, enabled = (
         entry.want(name, parse.count) if entry.has(name) else None for name in ("sriov_totalvfs", "sriov_numvfs")
     )
-    group = entry.link("iommu_group") if entry.has("iommu_group") else None
+    group = (entry.link("iommu_group") if entry.has("iommu_group") else None) or ""
     return PciDevice(
         address=address,
         path=path,
@@ -92,7 +94,7 @@ def _device(
         physfn=physfn,
         sriov_total=total,
         sriov_enabled=enabled,
-        iommu_group=int(group) if group is not None and group.isdecimal() else None,
+        iommu_group=parse.numbered(group),
         unknown=entry.unknown,
     )
 
@@ -117,11 +119,8 @@ def _id(entry: Entry, word: str | None, name: str) -> int | None:
 
 def _pair(entry: Entry, word: str | None, first: str, second: str) -> tuple[int | None, int | None]:
     """`"10DE:20B0"` -> `(0x10de, 0x20b0)`."""
-    if word is None:
-        left, right = (entry.want(name, parse.hexadecimal) if entry.has(name) else None for name in (first, second))
-        return left, right
-    before, _, after = word.partition(":")
-    return _id(entry, before, first), _id(entry, after, second)
+    before, colon, after = (word or "").partition(":")
+    return _id(entry, before if colon else None, first), _id(entry, after if colon else None, second)
 
 
 def _physfn(entry: Entry) -> PciAddress | None:

@@ -31,7 +31,8 @@ def read(host: Host, notes: Notes) -> Found:
     devices: list[RdmaDevice] = []
     now: list[tuple[str, int, RdmaPortState]] = []
     for name, entry in members(host, _CLASS, notes):
-        numbers = sorted(int(one) for one in entry.names("ports") if one.isdecimal()) if entry.has("ports") else []
+        names = entry.names("ports") if entry.has("ports") else []
+        numbers = sorted(port for one in names if (port := parse.numbered(one)) is not None)
         devices.append(_device(name, entry, numbers))
         now += [(name, number, _port_state(entry, number)) for number in numbers]
     return Found(tuple(devices), tuple(now))
