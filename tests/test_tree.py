@@ -61,8 +61,8 @@ def test_fits_100_columns(name: str, everything: bool, tree: Callable[[str], Pat
 @needs_machines
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_tree_itself_fits_a_narrow_terminal(name: str, tree: Callable[[str], Path]) -> None:
-    text = draw(machine_of(tree(name)), everything=True, width=40, diagnostics=0)
-    assert too_wide(text.split("\n\n", 1)[1], 40) == []
+    text = draw(machine_of(tree(name)), everything=True, width=40)
+    assert too_wide(text.split("\n\n")[1], 40) == []
 
 
 def test_the_headline_fits_a_narrow_terminal() -> None:
@@ -273,7 +273,12 @@ def test_what_went_wrong_is_at_the_foot() -> None:
     files = two_sockets() | function("0000:17:00.0", under="pci0000:16", files=LINK | {"max_link_width": "7\n"})
     text = draw(topology(files))
     assert "max_link_width" in text.split("\n\n")[-1]
-    assert "max_link_width" not in draw(topology(files), diagnostics=0)
+
+
+def test_quiet_says_nothing_of_what_went_wrong() -> None:
+    """`-q` asks for no diagnostics: not for their number either."""
+    files = two_sockets() | function("0000:17:00.0", under="pci0000:16", files=LINK | {"max_link_width": "7\n"})
+    assert "diagnostics" not in draw(topology(files), diagnostics=0)
 
 
 def test_surroundings_of_one_device() -> None:

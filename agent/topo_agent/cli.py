@@ -15,7 +15,7 @@ import click
 from topo_agent import __version__
 
 if TYPE_CHECKING:
-    from topo_agent.graph.topology import Topology
+    from topo_agent.graph.topology import DeviceKind, Topology
     from topo_agent.host import Host
     from topo_agent.ids import Ref
 
@@ -121,11 +121,14 @@ def cli() -> None:
 
 @cli.command(short_help="The machine, or what surrounds one device.")
 @click.argument("device", required=False)
-@option("-f", "--format", "form", type=click.Choice(["tree", "json", "yaml"]), default="tree", show_default=True)
+@option(
+    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml"]), default="tree", show_default=True
+)
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
+@option("--kinds", metavar="A,B", default="gpu,nic", show_default=True, help="matrix: which of gpu, nic, nvme.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @looking
-def dump(look: Look, device: str | None, form: str, everything: bool, color: str) -> None:
+def dump(look: Look, device: str | None, form: str, everything: bool, kinds: str, color: str) -> None:
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
     topology = _topology(look.source)
     start = None if device is None else _find(topology, device)
@@ -140,6 +143,10 @@ def dump(look: Look, device: str | None, form: str, everything: bool, color: str
             color=_colored(color, look.output),
             diagnostics=0 if look.quiet else DIAGNOSTICS_AT_MOST,
         )
+    elif form == "matrix":
+        from topo_agent.views.matrix import matrix
+
+        text = matrix(topology, _kinds(kinds))
     else:
         text = _document(topology, form, start)
     _give(text, look.output)
@@ -147,17 +154,33 @@ def dump(look: Look, device: str | None, form: str, everything: bool, color: str
 
 
 @cli.command("list", short_help="A flat table of one kind of thing.")
-@click.argument("kind", type=click.Choice(["numa", "cpus", "pci"]))
+@click.argument("kind", type=click.Choice(["gpus", "nics", "nvme", "numa", "cpus", "pci", "switches", "links"]))
 @option("-f", "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 @option("--columns", metavar="A,B,…", help="Which columns, in which order; `all` for every one.")
 @looking
 def list_(look: Look, kind: str, form: str, columns: str | None) -> None:
-    """List the NUMA nodes, CPUs or PCI functions of the machine, one a line."""
+    """List the devices, NUMA nodes, CPUs or PCI functions of the machine, one a line."""
     from topo_agent.views import table
 
     chosen = _columns(columns, table.COLUMNS[kind], table.ALL_COLUMNS[kind])
     topology = _topology(look.source)
     _give(table.FORMATS[form](table.rows(topology, kind), chosen), look.output)
+    _finish(topology, look)
+
+
+@cli.command(short_help="What to run near which GPU.")
+@click.argument("gpu", required=False)
+@option("-f", "--format", "form", type=click.Choice(["bind"]), default="bind", show_default=True)
+@looking
+def pairs(look: Look, gpu: str | None, form: str) -> None:  # noqa: ARG001 one format so far
+    """Print ready taskset, numactl and srun commands that bind a program to the CPUs near each GPU."""
+    from topo_agent.views.bind import bind
+
+    topology = _topology(look.source)
+    only = None if gpu is None else topology.device(_find(topology, gpu))
+    if gpu is not None and (only is None or only.kind != "gpu"):
+        raise CouldNot(f"{gpu} is no GPU")
+    _give(bind(topology, only), look.output)
     _finish(topology, look)
 
 
@@ -191,6 +214,16 @@ def synth(file: str, output: str) -> None:
         raise CouldNot(f"{output}: cannot be written: {error.strerror or error}") from None
     for path in skipped:
         click.echo(f"topo-agent: left out: {path}", err=True)
+
+
+def _kinds(asked: str) -> list[DeviceKind]:
+    from topo_agent.graph.paths import SCOPE
+
+    chosen = [name.strip() for name in asked.split(",")]
+    found = [kind for name in chosen for kind in SCOPE if kind == name]
+    if len(found) != len(chosen) or len(set(found)) != len(found):
+        raise click.UsageError(f"--kinds takes some of {', '.join(SCOPE)}, each once")
+    return found
 
 
 def _columns(asked: str | None, usual: tuple[str, ...], every: tuple[str, ...]) -> tuple[str, ...]:

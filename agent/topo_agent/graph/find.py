@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 
-from topo_agent.graph.topology import Topology
+from topo_agent.graph.order import gpu_numbers, nic_numbers
+from topo_agent.graph.topology import Device, Topology, Virtual
 from topo_agent.ids import PciAddress, Ref, pci_ref
 
 
@@ -13,7 +14,9 @@ class NoSuchDevice(Exception):
 
 
 def find(topology: Topology, text: str) -> Ref:
-    """An id of the document, a PCI address, or a short one (`1b:00.0`) where only one domain has it."""
+    """What a name means: an id of the document, an interface, an RDMA device, a drive, a GPU's UUID or its unique
+    beginning, gpu0, a PCI address, or a short one (`1b:00.0`) where only one domain has it.
+    """
     word = text.strip()
     found = _matches(topology, word)
     if len(found) == 1:
@@ -25,6 +28,9 @@ def find(topology: Topology, text: str) -> Ref:
 
 
 def _matches(topology: Topology, word: str) -> list[Ref]:
+    called = _called(topology)
+    if word in called:
+        return called[word]
     kind, colon, key = word.partition(":")
     if colon and Ref(kind, key) in topology.nodes:
         return [Ref(kind, key)]
@@ -35,10 +41,34 @@ def _matches(topology: Topology, word: str) -> list[Ref]:
         exact = pci_ref(PciAddress.parse(word))
     except ValueError:
         lowered = word.lower()
-        return [device.ref for device in topology.devices or () if str(device.address).split(":", 1)[1] == lowered]
+        short = [device.ref for device in topology.devices or () if str(device.address).split(":", 1)[1] == lowered]
+        return short or _by_beginning(called, word)
     return [exact] if exact in topology.nodes else []
+
+
+def _by_beginning(called: dict[str, list[Ref]], word: str) -> list[Ref]:
+    """A GPU's UUID may be cut: `GPU-5f3a`."""
+    if not word.startswith("GPU-"):
+        return []
+    return sorted({ref for name, refs in called.items() if name.startswith(word) for ref in refs})
+
+
+def _called(topology: Topology) -> dict[str, list[Ref]]:
+    """Everything that people call a device by: interfaces, RDMA devices, drives, GPU UUIDs, gpu0."""
+    found: dict[str, list[Ref]] = {}
+    everything: tuple[Device | Virtual, ...] = (*(topology.devices or ()), *topology.virtuals)
+    for one in everything:
+        names = (*one.names.netdev, *one.names.rdma, *one.names.nvme, *one.names.nvme_path, *one.names.block)
+        for name in (*names, *one.names.nodes, *((one.uid,) if one.uid else ())):
+            found.setdefault(name, []).append(one.ref)
+    for ref, number in gpu_numbers(topology).items():
+        found.setdefault(f"gpu{number}", []).append(ref)
+        found.setdefault(f"GPU{number}", []).append(ref)
+    for ref, number in nic_numbers(topology).items():
+        found.setdefault(f"NIC{number}", []).append(ref)
+    return found
 
 
 def _names(topology: Topology) -> list[str]:
     devices = [str(device.address) for device in topology.devices or ()]
-    return [*map(str, topology.nodes), *devices, *(name.split(":", 1)[1] for name in devices)]
+    return [*_called(topology), *map(str, topology.nodes), *devices, *(name.split(":", 1)[1] for name in devices)]

@@ -7,6 +7,7 @@ The number of a controller is not the number of its disk.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from topo_agent.diagnostics import Notes
@@ -16,6 +17,7 @@ from topo_agent.ids import PciAddress, function_in
 from topo_agent.sources import parse
 from topo_agent.sources.entry import Entry, members
 
+_CONTROLLER = re.compile(r"nvme[0-9]+", re.ASCII)
 _NAMESPACE = re.compile(r"nvme[0-9]+n[0-9]+", re.ASCII)
 _PATH = re.compile(r"nvme[0-9]+c[0-9]+n[0-9]+", re.ASCII)
 
@@ -29,29 +31,32 @@ class Found:
 def read(host: Host, notes: Notes) -> Found:
     """Every NVMe controller and every other disk on a PCI function."""
     shared = _shared_disks(host, notes)
-    controllers = [
-        _controller(name, entry, shared.get(name, ())) for name, entry in members(host, "sys/class/nvme", notes)
-    ]
     blocks = {name: function_in(entry.path) for name, entry in members(host, "sys/class/block", notes)}
+    controllers = [
+        _controller(name, entry, shared.get(name, ()), blocks.keys())
+        for name, entry in members(host, "sys/class/nvme", notes)
+    ]
     known = {function for one in controllers if (function := one.function) is not None}
     controllers += _old_kernel(blocks, known)
     return Found(tuple(controllers), tuple(_disks(blocks)))
 
 
 def _shared_disks(host: Host, notes: Notes) -> dict[str, tuple[str, ...]]:
-    """Controller -> the multipath disks of the subsystem that it is a path to."""
+    """Controller -> the multipath disks of the subsystem that links to it."""
     found: dict[str, tuple[str, ...]] = {}
     for _, entry in members(host, "sys/class/nvme-subsystem", notes):
         names = entry.names()
         disks = tuple(name for name in names if _NAMESPACE.fullmatch(name))
-        # The subsystem links to its controllers; where those links are missing, its paths name them.
-        found.update({name: disks for name in names if re.fullmatch(r"nvme[0-9]+", name, re.ASCII)})
+        found.update({name: disks for name in names if _CONTROLLER.fullmatch(name)})
     return found
 
 
-def _controller(name: str, entry: Entry, shared: tuple[str, ...]) -> Nvme:
+def _controller(name: str, entry: Entry, shared: tuple[str, ...], blocks: Collection[str]) -> Nvme:
+    """drivers/nvme/host/multipath.c: path nvme<subsystem>c<controller>n<head> serves disk nvme<subsystem>n<head>."""
     inside = entry.names()
-    own = tuple(one for one in inside if _NAMESPACE.fullmatch(one))
+    paths = tuple(one for one in inside if _PATH.fullmatch(one))
+    heads = (f"{one.partition('c')[0]}n{one.rpartition('n')[2]}" for one in paths)
+    own = (*(one for one in inside if _NAMESPACE.fullmatch(one)), *(head for head in heads if head in blocks))
     function = function_in(entry.path)
     remote = entry.want("address", parse.clean) if function is None and "address" in inside else None
     return Nvme(
@@ -59,7 +64,7 @@ def _controller(name: str, entry: Entry, shared: tuple[str, ...]) -> Nvme:
         function=function,
         transport=_optional(entry, "transport"),
         namespaces=tuple(sorted({*own, *shared})),
-        path_names=tuple(one for one in inside if _PATH.fullmatch(one)),
+        path_names=paths,
         model=_optional(entry, "model"),
         serial=_optional(entry, "serial"),
         firmware=_optional(entry, "firmware_rev"),

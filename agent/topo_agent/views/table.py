@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from topo_agent.graph.topology import Device, Memory, Topology
 from topo_agent.ids import CpuId, NumaId, Ref, cpulist
-from topo_agent.views import names
+from topo_agent.views import devices, names
+from topo_agent.views.devices import Row, Value
 from topo_agent.views.units import binary_size, link_name
-
-Value = None | bool | int | str
-Row = dict[str, Value]
 
 UNKNOWN = "?"
 
 
 def rows(topology: Topology, kind: str) -> list[Row]:
-    """The rows of one kind: `numa`, `cpus` or `pci`. None in a cell is unknown."""
+    """The rows of one of KINDS. None in a cell is unknown, an empty text does not apply."""
     return list(KINDS[kind](topology))
 
 
@@ -136,9 +134,23 @@ def _key(ref: Ref | None) -> str:
     return ref.key if ref else ""
 
 
-KINDS: dict[str, Callable[[Topology], Iterator[Row]]] = {"numa": _numa, "cpus": _cpus, "pci": _pci}
+KINDS: dict[str, Callable[[Topology], Iterator[Row]]] = {
+    "gpus": devices.gpus,
+    "nics": devices.nics,
+    "nvme": devices.nvme,
+    "numa": _numa,
+    "cpus": _cpus,
+    "pci": _pci,
+    "switches": devices.switches,
+    "links": devices.links,
+}
 
 COLUMNS: dict[str, tuple[str, ...]] = {
+    "gpus": ("gpu", "nvml", "cuda", "address", "name", "driver", "numa", "link", "nearest_nics"),
+    "nics": ("nic", "address", "name", "netdev", "rdma", "state", "speed", "numa", "link", "vfs"),
+    "nvme": ("nvme", "address", "name", "disks", "transport", "numa", "link"),
+    "switches": ("kind", "address", "name", "numa", "link", "ports", "empty", "devices"),
+    "links": ("a", "b", "kind", "peer", "count", "active", "bandwidth", "weight"),
     "numa": ("node", "package", "cpus", "near_cpus", "memory", "kind", "distances"),
     "cpus": ("cpu", "online", "package", "die", "cluster", "core", "threads", "numa", "kind", "capacity"),
     "pci": ("address", "kind", "name", "driver", "numa", "root", "parent", "link", "vf_of"),
@@ -146,6 +158,16 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What a table shows unless other columns are asked for."""
 
 ALL_COLUMNS: dict[str, tuple[str, ...]] = {
+    "gpus": (*COLUMNS["gpus"], "cpus", "memory", "uuid", "vfs", "nodes"),
+    "nics": (*COLUMNS["nics"], "driver", "cpus", "layer", "mtu", "firmware", "board", "uid", "dpu"),
+    "nvme": (*COLUMNS["nvme"], "driver", "cpus", "firmware", "serial", "remote"),
+    "switches": (*COLUMNS["switches"], "driver", "cpus"),
+    "links": COLUMNS["links"],
+    "gpus": ("gpu", "nvml", "cuda", "address", "name", "driver", "numa", "link", "nearest_nics"),
+    "nics": ("nic", "address", "name", "netdev", "rdma", "state", "speed", "numa", "link", "vfs"),
+    "nvme": ("nvme", "address", "name", "disks", "transport", "numa", "link"),
+    "switches": ("kind", "address", "name", "numa", "link", "ports", "empty", "devices"),
+    "links": ("a", "b", "kind", "peer", "count", "active", "bandwidth", "weight"),
     "numa": ("node", "package", "cpus", "near_cpus", "memory", "memory_bytes", "kind", "distances"),
     "cpus": ("cpu", "online", "allowed", *COLUMNS["cpus"][2:]),
     "pci": (*COLUMNS["pci"], "class", "role", "slot", "iommu_group", "cpus"),

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import click
 
 from topo_agent.diagnostics import Diagnostic, Level, Unknown
+from topo_agent.graph.order import labels
 from topo_agent.graph.topology import Device, DeviceKind, Memory, Package, Root, Topology, Virtual
 from topo_agent.ids import CpuSet, Ref, cpulist
 from topo_agent.views import names
+from topo_agent.views.devices import names_of, speed, state
 from topo_agent.views.units import binary_size, link_name, plural
 
 _WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch"}
@@ -126,6 +128,8 @@ class _Writer:
         self.topology = topology
         self.everything = everything
         self.vfs = Counter(device.physfn for device in topology.devices or () if device.physfn)
+        self.called = labels(topology)
+        self.ports = dict(topology.ports_now)
         self.drivers_told = any(device.driver for device in topology.devices or ())
 
     def machine(self) -> list[Branch]:
@@ -273,8 +277,13 @@ class _Writer:
         return Branch(self._text(device) + inside.text(), _COLOURS.get(device.kind), below)
 
     def _text(self, device: Device) -> str:
-        title = names.title(device.vendor, device.device)
-        words = [f"{_short(device)} {_WORDS.get(device.kind) or names.class_name(device.class_code)} {title}"]
+        words = [f"{_short(device)} {self._label(device)} {device.title or names.title(device.vendor, device.device)}"]
+        called = " ".join(names_of(device))
+        if called:
+            words.append(called)
+        ports = self.ports.get(device.ref, ())
+        if any(port.up is not None for port in ports):
+            words.append(f"{speed(ports)} {state(ports)}".strip())
         if device.link is not None:
             words.append(link_name(device.link.max_gts, device.link.max_width))
         if device.physfn is not None:
@@ -284,6 +293,13 @@ class _Writer:
         if device.kind in _WORDS and device.driver is None and self.drivers_told:
             words.append("no driver")
         return " · ".join(words) + self._elsewhere(device)
+
+    def _label(self, device: Device) -> str:
+        """GPU0 and NIC3 are the names of the matrix; a drive has a name of its own."""
+        word = _WORDS.get(device.kind)
+        if word is None:
+            return names.class_name(device.class_code)
+        return self.called.get(device.ref, word) if device.kind in ("gpu", "nic") else word
 
     def _elsewhere(self, device: Device) -> str:
         """Said only where it differs from what the line above it says."""

@@ -22,6 +22,13 @@ def link_name(gts: float | None, width: int | None) -> str:
     return f"{speed} x{width if width is not None else '?'}"
 
 
+def bit_rate(bits_per_second: int) -> str:
+    """`400000000000` -> `"400 Gb/s"`, `100000000` -> `"100 Mb/s"`."""
+    if bits_per_second < 1_000_000_000:
+        return f"{bits_per_second / 1e6:g} Mb/s"
+    return f"{bits_per_second / 1e9:g} Gb/s"
+
+
 def plural(count: int, singular: str, many: str | None = None) -> str:
     """`(1, "core")` -> `"1 core"`, `(2, "core")` -> `"2 cores"`."""
     return f"{count} {singular if count == 1 else many or singular + 's'}"

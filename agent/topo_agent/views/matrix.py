@@ -1,0 +1,83 @@
+"""Topology -> the matrix that `nvidia-smi topo -m` prints: a word for every pair, affinities, and a legend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from topo_agent.graph.order import gpu_numbers, labels, physical
+from topo_agent.graph.paths import Path, Paths
+from topo_agent.graph.topology import Device, DeviceKind, Topology
+from topo_agent.ids import Ref, cpulist
+
+_LEGEND = """
+  X    = the device itself
+  SYS  = across NUMA nodes
+  NODE = across PCIe host bridges of one NUMA node
+  PHB  = across one PCIe host bridge
+  PXB  = across several PCIe switches, and no host bridge
+  PIX  = across one PCIe switch at most
+  NV#  = over # NVLinks
+"""
+
+
+def matrix(topology: Topology, kinds: Sequence[DeviceKind] = ("gpu", "nic")) -> str:
+    """Tab-separated, with the columns CPU Affinity, NUMA Affinity and GPU NUMA ID, then the legends.
+
+    Words that rest on an unknown are listed at the end, with the reason.
+    """
+    called = labels(topology)
+    numbers = gpu_numbers(topology)
+    devices = sorted(physical(topology, *kinds), key=lambda one: (kinds.index(one.kind), numbers.get(one.ref, 0)))
+    if not devices:
+        return f"no device of kind {', '.join(kinds)} here\n"
+    paths = Paths(topology)
+    found = {
+        frozenset((a.ref, b.ref)): paths.between(a, b)
+        for place, a in enumerate(devices)
+        for b in devices[place + 1 :]
+    }  # fmt: skip
+    header = ["", *(called[device.ref] for device in devices), "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    with_affinity = "gpu" if any(device.kind == "gpu" for device in devices) else None
+    lines = ["\t".join(header)]
+    for device in devices:
+        words = [_word(found, device.ref, other.ref) for other in devices]
+        affinity = _affinity(device) if with_affinity in (None, device.kind) else []
+        lines.append("\t".join([called[device.ref], *words, *affinity]))
+    return "\n".join([*lines, "", "Legend:", _LEGEND, *_nic_legend(devices, called), *_doubts(list(found.values()))])
+
+
+def _word(found: dict[frozenset[Ref], Path], one: Ref, other: Ref) -> str:
+    return " X " if one == other else found[frozenset((one, other))].class_
+
+
+def _affinity(device: Device) -> list[str]:
+    """N/A is unknown, as nvidia-smi prints it."""
+    own = device.gpu.memory_node if device.gpu else None
+    return [
+        "N/A" if device.cpus is None else cpulist(device.cpus),
+        "N/A" if device.numa_node is None else str(device.numa_node),
+        "N/A" if own is None else str(own),
+    ]
+
+
+def _nic_legend(devices: Sequence[Device], called: dict[Ref, str]) -> Iterator[str]:
+    nics = [device for device in devices if device.kind == "nic"]
+    if nics:
+        yield "NIC Legend:"
+        yield ""
+        for nic in nics:
+            yield f"  {called[nic.ref]}: {' '.join((*nic.names.rdma, *nic.names.netdev, str(nic.address)))}"
+        yield ""
+
+
+def _doubts(paths: Sequence[Path]) -> Iterator[str]:
+    reasons: dict[tuple[str, str], int] = {}
+    for path in paths:
+        if not path.certain:
+            reasons[path.class_, path.reason] = reasons.get((path.class_, path.reason), 0) + 1
+    if reasons:
+        yield "Not certain:"
+        yield ""
+        for (word, reason), count in sorted(reasons.items()):
+            yield f"  {word} in {count} {'pair' if count == 1 else 'pairs'}: {reason}"
+        yield ""
