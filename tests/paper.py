@@ -104,7 +104,9 @@ def function(
     The uevent has no leading zeros and upper case, as pci_uevent() in drivers/pci/pci-driver.c prints it.
     """
     path = f"sys/devices/{under}/{address}"
-    event = f"PCI_CLASS={int(class_, 16):X}\nPCI_ID={vendor[2:].upper()}:{device[2:].upper()}\nPCI_SLOT_NAME={address}\n"
+    event = (
+        f"PCI_CLASS={int(class_, 16):X}\nPCI_ID={vendor[2:].upper()}:{device[2:].upper()}\nPCI_SLOT_NAME={address}\n"
+    )
     said: dict[str, Entry] = {
         "class": f"{class_}\n",
         "vendor": f"{vendor}\n",
@@ -118,7 +120,9 @@ def function(
     return entries | {f"{DEVICES}/{address}": Link(f"../../../devices/{under}/{address}")}
 
 
-def bridge(address: str, *, under: str, numa_node: str | None = "-1\n", files: Mapping[str, Entry] | None = None) -> Files:
+def bridge(
+    address: str, *, under: str, numa_node: str | None = "-1\n", files: Mapping[str, Entry] | None = None
+) -> Files:
     """A PCIe port."""
     return function(
         address, under=under, class_="0x060400", vendor="0x8086", device="0x352a", numa_node=numa_node, files=files

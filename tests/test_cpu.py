@@ -108,11 +108,26 @@ def test_no_online_file() -> None:
 
 
 def test_other_directories_beside_the_cpus() -> None:
-    files = cpus({0: range(2)}) | {f"{CPU}/cpufreq": None, f"{CPU}/cpuidle": None, f"{CPU}/cpu": None, f"{CPU}/cpu-1": None}
+    files = cpus({0: range(2)}) | {
+        f"{CPU}/cpufreq": None,
+        f"{CPU}/cpuidle": None,
+        f"{CPU}/cpu": None,
+        f"{CPU}/cpu-1": None,
+    }
     assert set(by_id(inventory(files))) == {0, 1}
 
 
-@pytest.mark.parametrize("name", ["cpu٣", "cpu07", "cpu3x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cpu٣",
+        "cpu3x",
+        pytest.param(
+            "cpu07",
+            marks=pytest.mark.xfail(strict=True, reason="parse.numbered takes zeros in front: CPU 7 is there twice"),
+        ),
+    ],
+)
 def test_names_that_no_kernel_gives(name: str) -> None:
     """Traps 24: what a name is must be matched before it is converted."""
     files = cpus({0: range(8)}) | {f"{CPU}/{name}": None}
@@ -164,12 +179,24 @@ def test_capacities() -> None:
     assert [one.capacity for one in inventory(files).cpus or ()] == [446, 1024]
 
 
-ASKED_OF_ONE = ["physical_package_id", "die_id", "cluster_id", "core_id"]
+ONE_FOR_ALL = pytest.mark.xfail(
+    strict=True, reason="cpu._Topology.numbers: where CPU 0 cannot be read, no CPU has a die or cluster"
+)
 
 
 @pytest.mark.parametrize("number", [0, 1, 5])
-@pytest.mark.parametrize("name", ASKED_OF_ONE)
-def test_a_file_that_fails_costs_its_own_cpu(name: str, number: int) -> None:
+@pytest.mark.parametrize("name", ["physical_package_id", "core_id", "thread_siblings_list", "core_siblings_list"])
+def test_a_file_that_fails_costs_its_own_package(name: str, number: int) -> None:
+    costs_its_own_package(name, number)
+
+
+@pytest.mark.parametrize("number", [pytest.param(0, marks=ONE_FOR_ALL), 1, 5])
+@pytest.mark.parametrize("name", ["die_id", "cluster_id"])
+def test_a_file_that_fails_costs_its_own_die(name: str, number: int) -> None:
+    costs_its_own_package(name, number)
+
+
+def costs_its_own_package(name: str, number: int) -> None:
     """A field fails: None and a note. The other CPUs keep theirs, whichever number the failing one has."""
     files = cpus({0: range(4), 1: range(4, 8)})
     for one in range(8):
@@ -198,7 +225,9 @@ def test_an_unreadable_package_is_noted(number: int) -> None:
 
 
 def lying(number: int, lie: Mapping[str, str]) -> Files:
-    return cpus({0: range(4), 1: range(4, 8)}) | {f"{CPU}/cpu{number}/topology/{name}": text for name, text in lie.items()}
+    return cpus({0: range(4), 1: range(4, 8)}) | {
+        f"{CPU}/cpu{number}/topology/{name}": text for name, text in lie.items()
+    }
 
 
 def others_know(found: Inventory, liars: Iterable[int]) -> None:
@@ -215,13 +244,47 @@ def test_siblings_that_only_one_cpu_denies(number: int) -> None:
     others_know(found, [one for one in range(8) if one // 4 == number // 4])
 
 
-@pytest.mark.parametrize("number", range(8))
+FIRST_ASKED = [0, 4]
+"""The first CPU of each package: the one that is asked for all."""
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(
+            one,
+            marks=[
+                pytest.mark.xfail(
+                    strict=True, reason="cpu._packages_by_everybody: one wrong id makes both packages unknown"
+                )
+            ]
+            if one in FIRST_ASKED
+            else [],
+        )
+        for one in range(8)
+    ],
+)
 def test_a_package_id_that_contradicts_the_siblings(number: int) -> None:
     """CPU `number` carries the id of the other package, while its siblings name it: it alone is in doubt."""
     others_know(inventory(lying(number, {"physical_package_id": f"{1 - number // 4}\n"})), [number])
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(
+            one,
+            marks=[
+                pytest.mark.xfail(
+                    strict=True, reason="cpu.packages: the id of the first CPU is given to all that it lists, unasked"
+                )
+            ]
+            if one in FIRST_ASKED
+            else [],
+        )
+        for one in range(8)
+    ],
+)
 def test_a_package_id_that_nobody_else_has(number: int) -> None:
     others_know(inventory(lying(number, {"physical_package_id": "7\n"})), [number])
 
@@ -290,3 +353,20 @@ def test_caches_where_asked_for() -> None:
     assert inventory(files).caches is None
     (cache,) = scan(machine(files), caches=True).caches or ()
     assert (cache.level, cache.type, cache.size_bytes, cache.cpus) == (3, "Unified", 260 * 2**20, {0, 1, 2, 3})
+
+
+@pytest.mark.xfail(strict=True, reason="cpu.caches asks host.names itself: one directory that fails loses every cache")
+def test_a_cache_directory_that_fails_costs_itself() -> None:
+    files = cpus({0: range(2)})
+    for number in range(2):
+        index = f"{CPU}/cpu{number}/cache/index0"
+        files |= {f"{index}/level": "1\n", f"{index}/type": "Data\n", f"{index}/shared_cpu_list": f"{number}\n"}
+    found = scan(machine(files).failing(f"{CPU}/cpu0/cache", "EACCES"), caches=True)
+    assert [one.cpus for one in found.caches or ()] == [{1}]
+
+
+@pytest.mark.xfail(strict=True, reason="cpu._capacities stops at the first CPU that cannot be read")
+def test_a_capacity_that_fails_costs_itself() -> None:
+    files = cpus({0: range(2)}) | {f"{CPU}/cpu{number}/cpu_capacity": "1024\n" for number in range(2)}
+    found = scan(machine(files).failing(f"{CPU}/cpu0/cpu_capacity", "EIO"))
+    assert [one.capacity for one in found.cpus or ()] == [None, 1024]

@@ -46,13 +46,17 @@ def test_ambiguous() -> None:
         find(TOPOLOGY, "02:00.0")
 
 
-@pytest.mark.parametrize(("typed", "near"), [("0000:1b:00.1", "0000:1b:00.0"), ("1b:00.1", "1b:00.0"), ("numa:7", "numa:1")])
+@pytest.mark.parametrize(
+    ("typed", "near"), [("0000:1b:00.1", "0000:1b:00.0"), ("1b:00.1", "1b:00.0"), ("numa:7", "numa:1")]
+)
 def test_near_names(typed: str, near: str) -> None:
     with pytest.raises(NoSuchDevice, match=f"no device.*{near}"):
         find(TOPOLOGY, typed)
 
 
-@pytest.mark.parametrize("typed", ["", " ", "numa:", ":", "pci:", "pci0000:", "0000:1b:00", "numa:-1", "numa:01", "a\x1b[2J\nb", "x" * 1000])
+@pytest.mark.parametrize(
+    "typed", ["", " ", "numa:", ":", "pci:", "pci0000:", "0000:1b:00", "numa:-1", "numa:01", "a\x1b[2J\nb", "x" * 1000]
+)
 def test_not_there(typed: str) -> None:
     """contract.md, section 2: one line, and nothing that a terminal would obey."""
     with pytest.raises(NoSuchDevice) as caught:

@@ -11,7 +11,9 @@ from topo_agent.graph import kinds
 from topo_agent.views import names
 
 DATABASE = Path("/usr/share/misc/pci.ids")
-needs_database = pytest.mark.skipif(not DATABASE.exists(), reason=f"no {DATABASE}; Debian has it in the package pci.ids")
+needs_database = pytest.mark.skipif(
+    not DATABASE.exists(), reason=f"no {DATABASE}; Debian has it in the package pci.ids"
+)
 
 # How people call a maker, and how the database does.
 MAKERS = {"Hygon": "Haiguang", "Microchip": "PMC-Sierra"}

@@ -141,7 +141,9 @@ def test_any_text_is_a_value_or_a_value_error(parser: Callable[[str], object], t
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-@pytest.mark.parametrize("text", ["9" * 65_536, "f," * 32_768, "0-9," * 16_000, "f" * 8 + ",ffffffff" * 2000, " 1" * 32_768, "A:" * 32_768])
+@pytest.mark.parametrize(
+    "text", ["9" * 65_536, "f," * 32_768, "0-9," * 16_000, "f" * 8 + ",ffffffff" * 2000, " 1" * 32_768, "A:" * 32_768]
+)
 def test_a_whole_file_of_nonsense_is_quick(parser: Callable[[str], object], text: str) -> None:
     """Recordings are untrusted, and a file has up to 64 KiB."""
     began = time.process_time()
@@ -190,7 +192,9 @@ def test_decimal(text: str, value: int) -> None:
     assert parse.decimal(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "\n", "1_000", "١٢", "0x1", "1.0", "--1", "+1", "1 2", "Unknown", "(efault)", "1e3"])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "1_000", "١٢", "0x1", "1.0", "--1", "+1", "1 2", "Unknown", "(efault)", "1e3"]
+)
 def test_no_decimal(text: str) -> None:
     with pytest.raises(ValueError, match="no decimal"):
         parse.decimal(text)
@@ -210,7 +214,9 @@ def test_hexadecimal(text: str, value: int) -> None:
     assert parse.hexadecimal(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "0x", "-1", "1_0", "g", "0x0x1", "١", "f" * 17])  # traps 24: int("-1", 16) succeeds
+@pytest.mark.parametrize(
+    "text", ["", "0x", "-1", "1_0", "g", "0x0x1", "١", "f" * 17]
+)  # traps 24: int("-1", 16) succeeds
 def test_no_hexadecimal(text: str) -> None:
     with pytest.raises(ValueError, match="no hexadecimal"):
         parse.hexadecimal(text)
@@ -260,13 +266,17 @@ def test_link_speed(text: str, gts: float | None) -> None:
     assert parse.link_speed(text) == gts
 
 
-@pytest.mark.parametrize("text", ["", "0 GT/s", "0.0 GT/s PCIe", "8", "8 Gb/s", "GT/s", "-8 GT/s", "8..0 GT/s", "nan GT/s", "inf GT/s"])
+@pytest.mark.parametrize(
+    "text", ["", "0 GT/s", "0.0 GT/s PCIe", "8", "8 Gb/s", "GT/s", "-8 GT/s", "8..0 GT/s", "nan GT/s", "inf GT/s"]
+)
 def test_no_link_speed(text: str) -> None:
     with pytest.raises(ValueError, match="no link speed"):
         parse.link_speed(text)
 
 
-@pytest.mark.parametrize(("text", "width"), [("16\n", 16), ("1", 1), ("12", 12), ("32", 32), ("0\n", None), ("63", None), ("255\n", None)])
+@pytest.mark.parametrize(
+    ("text", "width"), [("16\n", 16), ("1", 1), ("12", 12), ("32", 32), ("0\n", None), ("63", None), ("255\n", None)]
+)
 def test_link_width(text: str, width: int | None) -> None:
     """Traps 63 (0 and 255: no link) and 70 (63: a lost device answers all ones)."""
     assert parse.link_width(text) == width
@@ -294,16 +304,22 @@ def test_meminfo() -> None:
     text = "Node 1 MemTotal:       67108864 kB\nNode 1 MemFree:        12 kB\n"
     assert parse.meminfo(text, "MemTotal") == 64 * 2**30
     assert parse.meminfo(text, "MemFree") == 12 * 1024
-    assert parse.meminfo("MemTotal:              0 kB\n", "MemTotal") == 0  # proc/meminfo; traps 7: a node without memory
+    assert (
+        parse.meminfo("MemTotal:              0 kB\n", "MemTotal") == 0
+    )  # proc/meminfo; traps 7: a node without memory
 
 
-@pytest.mark.parametrize("text", ["", "Node 1 MemTotal: -1 kB", "Node 1 MemTotal: 1 MB", "Node 1 MemTotal:", "MemTotalX: 1 kB"])
+@pytest.mark.parametrize(
+    "text", ["", "Node 1 MemTotal: -1 kB", "Node 1 MemTotal: 1 MB", "Node 1 MemTotal:", "MemTotalX: 1 kB"]
+)
 def test_no_meminfo(text: str) -> None:
     with pytest.raises(ValueError, match="no line MemTotal"):
         parse.meminfo(text, "MemTotal")
 
 
-@pytest.mark.parametrize(("text", "size"), [("32K\n", 32 * 1024), ("1024K", 2**20), ("260M", 260 * 2**20), ("7", 7), ("2G", 2**31)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("32K\n", 32 * 1024), ("1024K", 2**20), ("260M", 260 * 2**20), ("7", 7), ("2G", 2**31)]
+)
 def test_size(text: str, size: int) -> None:
     assert parse.size(text) == size
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -9,15 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.machines import MACHINES, needs_machines
 from tests.paper import Files, bridge, fact, function, inventory, machine, two_sockets
 from topo_agent.diagnostics import Level
 from topo_agent.graph.build import build
+from topo_agent.host import TEXT_LIMIT
+from topo_agent.host.live import LiveHost
 from topo_agent.host.paper import PaperHost
 from topo_agent.scan import scan
 from topo_agent.sources import cpu, numa, pci
 from topo_agent.sources import machine as machine_source
 from topo_agent.views.document import document
-from topo_agent.views.tree import tree
+from topo_agent.views.tree import tree as draw
 
 PORT = "pci0000:16/0000:16:01.0"
 NIC, GPU = f"sys/devices/{PORT}/0000:17:00.0", "sys/devices/pci0000:30/0000:30:00.0"
@@ -27,8 +33,16 @@ def small() -> Files:
     return (
         two_sockets()
         | bridge("0000:16:01.0", under="pci0000:16", numa_node="0\n")
-        | function("0000:17:00.0", under=PORT, numa_node="0\n", driver="mlx5_core", files={"max_link_speed": "16.0 GT/s PCIe\n", "max_link_width": "16\n"})
-        | function("0000:30:00.0", under="pci0000:30", class_="0x030200", vendor="0x10de", device="0x2330", numa_node="1\n")
+        | function(
+            "0000:17:00.0",
+            under=PORT,
+            numa_node="0\n",
+            driver="mlx5_core",
+            files={"max_link_speed": "16.0 GT/s PCIe\n", "max_link_width": "16\n"},
+        )
+        | function(
+            "0000:30:00.0", under="pci0000:30", class_="0x030200", vendor="0x10de", device="0x2330", numa_node="1\n"
+        )
         | {"sys/class/dmi/id/sys_vendor": "Dell Inc.\n", "proc/sys/kernel/osrelease": "6.1.0\n"}
     )
 
@@ -36,7 +50,9 @@ def small() -> Files:
 def broken(directory: str, error: str = "EIO") -> PaperHost:
     """Every file of a directory fails."""
     host = machine(small())
-    for path in [one for one, entry in host.entries.items() if one.startswith(f"{directory}/") and isinstance(entry, str)]:
+    for path in [
+        one for one, entry in host.entries.items() if one.startswith(f"{directory}/") and isinstance(entry, str)
+    ]:
         host = host.failing(path, error)
     return host
 
@@ -55,7 +71,9 @@ def test_a_device_whose_every_file_fails(error: str) -> None:
     assert any(one.subject.startswith(NIC) and one.level is Level.DEGRADED for one in found.diagnostics)
     assert {one.subject.startswith(NIC) for one in found.diagnostics} == {True}
     assert (found.cpus, found.numa, found.machine) == (whole.cpus, whole.numa, whole.machine)
-    assert [one for one in found.pci or () if one != nic] == [one for one in whole.pci or () if str(one.address) != "0000:17:00.0"]
+    assert [one for one in found.pci or () if one != nic] == [
+        one for one in whole.pci or () if str(one.address) != "0000:17:00.0"
+    ]
 
 
 def test_a_device_that_is_unplugged_meanwhile() -> None:
@@ -66,9 +84,12 @@ def test_a_device_that_is_unplugged_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "field"), [(cpu, "cpu", "cpus"), (numa, "numa", "numa"), (pci, "pci", "pci"), (machine_source, "machine", "machine")]
+    ("source", "name", "field"),
+    [(cpu, "cpu", "cpus"), (numa, "numa", "numa"), (pci, "pci", "pci"), (machine_source, "machine", "machine")],
 )
-@pytest.mark.parametrize("error", [RuntimeError("boo"), OSError(5, "Input/output error"), RecursionError(), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("boo"), OSError(5, "Input/output error"), RecursionError(), KeyError("x")]
+)
 def test_a_source_that_raises_costs_itself(
     source: ModuleType, name: str, field: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +103,7 @@ def test_a_source_that_raises_costs_itself(
     kept = {"cpus", "pci", "machine"} - {field}
     assert {one: getattr(found, one) for one in kept} == {one: getattr(whole, one) for one in kept}
     assert "source_failed" in str(document(build(found)))
-    assert tree(build(found))
+    assert draw(build(found))
 
 
 def test_a_stop_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +116,31 @@ def test_a_stop_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FILES = sorted(path for path, entry in machine(small()).entries.items() if isinstance(entry, str))
-TEXTS = ["", "\0", "-1\n", "(efault)", "0-4294967295", "9" * 70, "\x1b[2J", "PCI_CLASS=\nPCI_ID=:", "0-7\n", "1_0", "٣", "\ud800"]
+TEXTS = [
+    "",
+    "\0",
+    "-1\n",
+    "(efault)",
+    "0-4294967295",
+    "9" * 70,
+    "\x1b[2J",
+    "PCI_CLASS=\nPCI_ID=:",
+    "0-7\n",
+    "1_0",
+    "٣",
+    "\ud800",
+]
 ERRORS = ["EIO", "EACCES", "EPERM", "ENOENT", "ENODEV", "EINVAL", "ENXIO"]
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(FILES), st.one_of(st.sampled_from(ERRORS), st.sampled_from(TEXTS).map(lambda text: (text,))), max_size=12))
+@given(
+    st.dictionaries(
+        st.sampled_from(FILES),
+        st.one_of(st.sampled_from(ERRORS), st.sampled_from(TEXTS).map(lambda text: (text,))),
+        max_size=12,
+    )
+)
 def test_any_files_broken(changes: dict[str, Any]) -> None:
     """The scan never raises, no source is lost, no function vanishes, and all views still show what is left."""
     host = machine(small())
@@ -111,13 +151,46 @@ def test_any_files_broken(changes: dict[str, Any]) -> None:
     assert len(found.pci or ()) == 3
     assert len(found.cpus or ()) == 8
     built = build(found)
-    assert tree(built)
-    assert tree(built, everything=True)
+    assert draw(built)
+    assert draw(built, everything=True)
     assert document(built)
 
 
+class Failing:
+    """A machine of which a tenth of all files cannot be read."""
+
+    def __init__(self, root: Path, turn: int) -> None:
+        self._host = LiveHost(str(root))
+        self._turn = turn
+        self.source = self._host.source
+        self.names = self._host.names
+        self.link = self._host.link
+        self.document = self._host.document
+
+    def text(self, path: str, most: int = TEXT_LIMIT) -> str:
+        if zlib.crc32(path.encode()) % 10 == self._turn:
+            raise OSError(5, "Input/output error", path)
+        return self._host.text(path, most)
+
+
+@needs_machines
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_tenth_of_all_files_broken(name: str, turn: int, tree: Callable[[str], Path]) -> None:
+    """No source is lost, no function vanishes, and everything else is as it was."""
+    whole, found = scan(LiveHost(str(tree(name)))), scan(Failing(tree(name), turn))
+    assert [one for one in found.diagnostics if one.level is Level.LOST] == []
+    assert [one.address for one in found.pci or ()] == [one.address for one in whole.pci or ()]
+    assert [one.path for one in found.pci or ()] == [one.path for one in whole.pci or ()]
+    for one, before in zip(found.pci or (), whole.pci or (), strict=True):
+        if one != before:
+            assert any(note.subject.startswith(one.path or str(one.address)) for note in found.diagnostics)
+
+
 @pytest.mark.parametrize(
-    "files", [{}, small(), two_sockets(), small() | {"sys/devices/pci0000:30/0000:30:00.0/numa_node": "-1\n"}], ids=["nothing", "small", "cpus", "silent"]
+    "files",
+    [{}, small(), two_sockets(), small() | {"sys/devices/pci0000:30/0000:30:00.0/numa_node": "-1\n"}],
+    ids=["nothing", "small", "cpus", "silent"],
 )
 @pytest.mark.parametrize("part", ["machine", "packages", "numa", "roots", "devices"])
 def test_every_null_has_its_reason(files: Files, part: str) -> None:

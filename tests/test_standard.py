@@ -68,7 +68,9 @@ def test_a_plain_directory() -> None:
 
 
 def test_an_absolute_target() -> None:
-    files = function(NIC, under="pci0000:16", numa_node="1\n") | {f"{DEVICES}/{NIC}": Link(f"/sys/devices/pci0000:16/{NIC}")}
+    files = function(NIC, under="pci0000:16", numa_node="1\n") | {
+        f"{DEVICES}/{NIC}": Link(f"/sys/devices/pci0000:16/{NIC}")
+    }
     assert standard(files).pcie_root is None
 
 
@@ -79,7 +81,9 @@ def test_a_trailing_slash_disappears() -> None:
 
 def test_a_target_of_another_name() -> None:
     """Section 6, step 5: the last component must be the address."""
-    files = function("0000:18:00.0", under="pci0000:16") | {f"{DEVICES}/{NIC}": Link("../../../devices/pci0000:16/0000:18:00.0")}
+    files = function("0000:18:00.0", under="pci0000:16") | {
+        f"{DEVICES}/{NIC}": Link("../../../devices/pci0000:16/0000:18:00.0")
+    }
     assert standard(files) == published(None)
 
 
@@ -98,6 +102,12 @@ def test_numa_node(text: str | None, numa: int | None) -> None:
 
 def test_a_single_node_is_not_published_for_minus_one() -> None:
     """dra.md, section 7: most virtual machines. Ours is assumed, the standard attribute is omitted."""
-    one = place(topology({"sys/devices/system/cpu/online": "0\n", "sys/devices/system/cpu/cpu0": None} | function(NIC, under="pci0000:00")), NIC)
+    one = place(
+        topology(
+            {"sys/devices/system/cpu/online": "0\n", "sys/devices/system/cpu/cpu0": None}
+            | function(NIC, under="pci0000:00")
+        ),
+        NIC,
+    )
     assert (one.numa_node, one.sources) == (0, (("numa_node", "assumed"),))
     assert one.standard.numa_node is None

@@ -39,7 +39,14 @@ def test_no_bandwidth(gts: float | None, width: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("gts", "width", "name"),
-    [(2.5, 1, "Gen1 x1"), (32.0, 16, "Gen5 x16"), (64.0, 8, "Gen6 x8"), (None, 16, "? x16"), (8.0, None, "Gen3 x?"), (25.0, 4, "25 GT/s x4")],
+    [
+        (2.5, 1, "Gen1 x1"),
+        (32.0, 16, "Gen5 x16"),
+        (64.0, 8, "Gen6 x8"),
+        (None, 16, "? x16"),
+        (8.0, None, "Gen3 x?"),
+        (25.0, 4, "25 GT/s x4"),
+    ],
 )
 def test_link_name(gts: float | None, width: int | None, name: str) -> None:
     assert link_name(gts, width) == name
@@ -47,7 +54,16 @@ def test_link_name(gts: float | None, width: int | None, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (512 * 2**30, "512 GiB"), (2 * 2**40, "2 TiB"), (3 * 2**29, "1.5 GiB"), (126 * 2**30 + 5 * 2**28, "127 GiB")],
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (512 * 2**30, "512 GiB"),
+        (2 * 2**40, "2 TiB"),
+        (3 * 2**29, "1.5 GiB"),
+        (126 * 2**30 + 5 * 2**28, "127 GiB"),
+    ],
 )
 def test_binary_size(count: int, text: str) -> None:
     assert binary_size(count) == text

@@ -68,12 +68,11 @@ def nics(topology: Topology) -> Iterator[Row]:
         }
     for one in topology.virtuals:
         if one.kind != "remote_nvme":
-            yield dict.fromkeys(NIC_COLUMNS, "") | {
-                "nic": one.type or one.kind,
-                "netdev": " ".join(one.names.netdev),
-                "rdma": " ".join(one.names.rdma),
-                "address": " ".join(called.get(ref, ref.key) for ref in one.lower),
-            }
+            row: Row = {column: "" for column in NIC_COLUMNS}
+            row["nic"] = one.type or one.kind
+            row["netdev"], row["rdma"] = " ".join(one.names.netdev), " ".join(one.names.rdma)
+            row["address"] = " ".join(called.get(ref, ref.key) for ref in one.lower)
+            yield row
 
 
 NIC_COLUMNS = ("nic", "address", "name", "driver", "numa", "cpus", "link", "netdev", "rdma", "layer", "state", "speed",
@@ -112,7 +111,7 @@ def nvme(topology: Topology) -> Iterator[Row]:
         if one.kind == "remote_nvme":
             yield {
                 "nvme": one.name,
-                **dict.fromkeys(("address", "driver", "numa", "cpus", "link"), ""),
+                **{column: "" for column in ("address", "driver", "numa", "cpus", "link")},
                 "name": (one.nvme.model if one.nvme else None) or "",
                 "disks": " ".join(one.names.nvme[1:]),
                 "transport": one.type or "",
