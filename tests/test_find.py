@@ -8,7 +8,6 @@ from tests.paper import function, topology
 from tests.test_pci import vmd
 from topo_agent.graph.find import NoSuchDevice, find
 
-
 TOPOLOGY = topology(
     vmd()
     | function("0000:1b:00.0", under="pci0000:16")

@@ -51,7 +51,7 @@ def reason(device: Device | Root) -> Unknown | None:
 def test_firmware(node: int) -> None:
     found = near(two_sockets() | nic(f"{node}\n", port="-1\n", local_cpulist="4-7\n"))
     assert (found.numa_node, origin(found), reason(found)) == (node, "firmware", None)
-    assert found.cpus == {*range(node * 4, node * 4 + 4)}
+    assert found.cpus == frozenset(range(node * 4, node * 4 + 4))
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -153,7 +153,7 @@ def test_whole_nodes_are_near_without_a_node() -> None:
     """A list of two whole nodes of four: near CPUs are known, no one node is."""
     files = cpus({0: range(4), 1: range(4, 8)}) | nodes({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]})
     found = near(files | nic(local_cpulist="0-3\n"))
-    assert (found.numa_node, found.cpus) == (None, {0, 1, 2, 3})
+    assert (found.numa_node, found.cpus) == (None, frozenset({0, 1, 2, 3}))
 
 
 @pytest.mark.parametrize("node", ["2\n", "64\n", "99999999999999999999\n"])
@@ -195,7 +195,7 @@ def test_a_node_without_cpus_beside_the_only_one_with_cpus(packages: dict[int, r
     """A CXL or GPU memory node of a machine with one CPU node: that one is the nearest, and all its CPUs are."""
     files = cpus(packages) | nodes({0: range(4), 1: []}, {0: (10, 20), 1: (20, 10)}) | nic("1\n")
     found = near(files)
-    assert (found.numa_node, found.cpus) == (0, {0, 1, 2, 3})
+    assert (found.numa_node, found.cpus) == (0, frozenset({0, 1, 2, 3}))
 
 
 @pytest.mark.parametrize(("error", "code"), [("EIO", Unknown.UNREADABLE), ("EACCES", Unknown.NOT_PERMITTED)])
@@ -206,7 +206,7 @@ def test_why_a_file_did_not_answer(error: str, code: Unknown) -> None:
 
 
 @pytest.mark.parametrize(("complete", "code"), [(True, Unknown.NOT_SUPPORTED), (False, Unknown.NOT_RECORDED)])
-def test_why_a_file_is_not_there(complete: bool, code: Unknown) -> None:
+def test_why_a_file_is_not_there(*, complete: bool, code: Unknown) -> None:
     """A kernel without NUMA has no such file (drivers/pci/pci-sysfs.c, CONFIG_NUMA); a copy may have left it out."""
     assert reason(near(two_sockets() | nic(None, port=None), complete=complete)) is code
 

@@ -17,7 +17,7 @@ def read(files: Files) -> Machine:
 
 
 def intel(flags: str = "fpu vme de") -> Files:
-    block = f"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Platinum 8480+\nflags\t\t: {flags}\n\n"
+    block = f"processor : 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8480+\nflags\t\t: {flags}\n\n"
     return {"proc/cpuinfo": block + block.replace("8480+", "of another kind")}
 
 
@@ -67,7 +67,7 @@ def test_placeholders_are_unknown(text: str) -> None:
         ("HUAWEI", "", None, None),  # nothing tells
     ],
 )
-def test_virtual_machines(vendor: str, flags: str, virtual: bool | None, hypervisor: str | None) -> None:
+def test_virtual_machines(vendor: str, flags: str, *, virtual: bool | None, hypervisor: str | None) -> None:
     found = read({f"{DMI}/sys_vendor": f"{vendor}\n", "proc/cpuinfo": f"processor : 0\nflags : {flags}\n"})
     assert (found.virtual, found.hypervisor) == (virtual, hypervisor)
 

@@ -63,10 +63,10 @@ def power9() -> Files:
 def test_power9() -> None:
     found = inventory(power9())
     assert ids(found) == [0, 8, 250, 251, 252, 253, 254, 255]
-    assert dict(node(found, 8).distances or ())[8] == 10
-    assert dict(node(found, 0).distances or ())[8] == 40
+    assert dict(node(found, 8).distances or ())[NumaId(8)] == 10
+    assert dict(node(found, 0).distances or ())[NumaId(8)] == 40
     assert node(found, 255).cpus == frozenset()
-    assert memory(power9(), 255).near_cpus == {*range(8)}  # 80 from both
+    assert memory(power9(), 255).near_cpus == frozenset(range(8))  # 80 from both
 
 
 def test_gpu_memory_is_named_by_the_driver() -> None:
@@ -94,7 +94,7 @@ def test_nul_at_the_end(text: str) -> None:
         f"{NODE}/node0/distance": "10 21\n\0",
     }
     found = inventory(files)
-    assert node(found, 0).cpus == {0, 1, 2, 3}
+    assert node(found, 0).cpus == frozenset({0, 1, 2, 3})
     assert node(found, 0).distances == ((0, 10), (1, 21))
 
 
@@ -110,7 +110,7 @@ def test_more_columns_than_online_nodes() -> None:
     files |= {f"{NODE}/online": "1\n", f"{NODE}/node1/cpulist": "1,3,5,7,9\n", f"{NODE}/node1/distance": "21 10\n"}
     found = inventory(files)
     assert ids(found) == [1]
-    assert node(found, 1).cpus == {1, 3, 5}  # 7 and 9 are not online
+    assert node(found, 1).cpus == frozenset({1, 3, 5})  # 7 and 9 are not online
     assert node(found, 1).distances is None
     assert ("distances", Unknown.CONTRADICTS) in node(found, 1).unknown
     assert "distance_columns" in codes(found)
@@ -145,7 +145,7 @@ def test_no_node_directory() -> None:
     found = inventory(cpus({0: range(4)}))
     assert found.numa is None
     (one,) = topology(cpus({0: range(4)})).memories or ()
-    assert (str(one.ref), one.cpus, one.sources) == ("numa:0", {0, 1, 2, 3}, (("id", "assumed"),))
+    assert (str(one.ref), one.cpus, one.sources) == ("numa:0", frozenset({0, 1, 2, 3}), (("id", "assumed"),))
 
 
 def test_neither_nodes_nor_cpus() -> None:
@@ -158,7 +158,7 @@ def test_memory_and_cpus_are_two_facts() -> None:
     files[f"{NODE}/node0/meminfo"] = "Node 0 MemTotal:              0 kB\n"
     found = inventory(files)
     assert (node(found, 0).memory_bytes, node(found, 1).memory_bytes) == (0, 64 * 2**30)
-    assert (node(found, 0).cpus, node(found, 1).cpus) == ({0, 1, 2, 3}, frozenset())
+    assert (node(found, 0).cpus, node(found, 1).cpus) == (frozenset({0, 1, 2, 3}), frozenset())
 
 
 def pmem() -> Files:
@@ -172,7 +172,7 @@ def pmem() -> Files:
 
 def test_near_cpus_by_slit() -> None:
     assert memory(pmem(), 4).cpus == frozenset()
-    assert memory(pmem(), 4).near_cpus == {0, 1}  # 17 to node 0; 28 to all others with CPUs
+    assert memory(pmem(), 4).near_cpus == frozenset({0, 1})  # 17 to node 0; 28 to all others with CPUs
     assert memory(pmem(), 0).near_cpus is None  # does not apply
 
 
@@ -180,13 +180,13 @@ def test_near_cpus_by_initiators_first() -> None:
     """Documentation/admin-guide/mm/numaperf.rst: access1 counts the nodes with CPUs; it outranks the SLIT."""
     files = pmem() | {f"{NODE}/node4/access1/initiators/node3": Link("../../node3")}
     files |= {f"{NODE}/node4/access0/initiators/node2": Link("../../node2")}
-    assert memory(files, 4).near_cpus == {6, 7}
+    assert memory(files, 4).near_cpus == frozenset({6, 7})
 
 
 def test_an_initiator_without_cpus_says_nothing() -> None:
     """access0 may name a generic initiator (Documentation/admin-guide/mm/numaperf.rst): ask the SLIT then."""
     files = pmem() | {f"{NODE}/node4/access0/initiators/node5": Link("../../node5")}
-    assert memory(files, 4).near_cpus == {0, 1}
+    assert memory(files, 4).near_cpus == frozenset({0, 1})
 
 
 def test_near_cpus_unknown_without_distances() -> None:
@@ -197,7 +197,7 @@ def test_near_cpus_unknown_without_distances() -> None:
 def test_offline_cpus_in_a_node() -> None:
     """Traps 12."""
     files = cpus({0: [0, 1], 1: [4, 5]}, offline=[2, 3]) | nodes({0: range(4), 1: range(4, 8)})
-    assert [one.cpus for one in inventory(files).numa or ()] == [{0, 1}, {4, 5}]
+    assert [one.cpus for one in inventory(files).numa or ()] == [frozenset({0, 1}), frozenset({4, 5})]
 
 
 def test_other_names_beside_the_nodes() -> None:
@@ -303,5 +303,5 @@ def test_hugepages_are_state() -> None:
 def test_nothing_online_is_not_zero_cpus_of_a_node() -> None:
     """Without any CPU directory nobody can say which CPUs are online: the list of the node stands."""
     files = nodes({0: range(4), 1: range(4, 8)})
-    assert [one.cpus for one in inventory(files).numa or ()] == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+    assert [one.cpus for one in inventory(files).numa or ()] == [frozenset(range(4)), frozenset(range(4, 8))]
     assert not any(path.startswith(CPU) for path in files)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Gpu, GpuLink
@@ -26,7 +27,11 @@ _REMOTE_GPU, _REMOTE_CPU, _REMOTE_SWITCH = 0, 1, 2
 _ERRORS = {"NOT_SUPPORTED": Unknown.NOT_SUPPORTED, "FUNCTION_NOT_FOUND": Unknown.NOT_SUPPORTED,
            "NO_PERMISSION": Unknown.NOT_PERMITTED, "TIMEOUT": Unknown.TIMEOUT}  # fmt: skip
 
+_NO_PLACE = re.compile(r"[fF:.]*[fF][fF:.]*0?", re.ASCII)
+
 Answers = dict[str, Json]
+PeerKind = Literal["gpu", "switch", "cpu", "unknown"]
+Peer = tuple[PeerKind, PciAddress | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,43 +117,37 @@ def _nvml(address: PciAddress, one: Answers) -> Gpu:
 
 def _refusals(one: Answers, keys: Iterable[str]) -> UnknownFields:
     """Which of these were refused, and how."""
-    refused = ((key, one.get(key)) for key in keys)
-    return tuple(sorted(
-        (key, _ERRORS.get(str(said.get("error")), Unknown.DRIVER_ERROR)) for key, said in refused if isinstance(said, dict)
-    ))  # fmt: skip
+    refused = {key: said for key in keys if isinstance(said := one.get(key), dict)}
+    codes = {key: _ERRORS.get(str(said.get("error")), Unknown.DRIVER_ERROR) for key, said in refused.items()}
+    return tuple(sorted(codes.items()))
 
 
 def nvlinks(address: PciAddress, one: Answers, gpus: set[PciAddress]) -> Iterator[GpuLink]:
     """The NVLinks of one GPU, those to the same peer together."""
     links = one.get("nvlinks")
-    counts: Counter[tuple[str, PciAddress | None]] = Counter()
-    active: Counter[tuple[str, PciAddress | None]] = Counter()
-    speeds: Counter[tuple[str, PciAddress | None]] = Counter()
+    counts: Counter[Peer] = Counter()
+    active: Counter[Peer] = Counter()
+    speeds: Counter[Peer] = Counter()
     for link in links if isinstance(links, list) else ():
         if isinstance(link, dict) and _number(link.get("state")) is not None:
             peer = _peer(address, link, gpus)
             counts[peer] += 1
             active[peer] += _number(link.get("state")) in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled
             speeds[peer] += _number(link.get("speed_mbps")) or 0
-    for (kind, where), count in sorted(counts.items(), key=str):
+    for peer, count in sorted(counts.items(), key=str):
+        kind, where = peer
         yield GpuLink(
             function=address,
             kind="nvlink",
             peer=where,
-            peer_kind="gpu"
-            if kind == "gpu"
-            else "switch"
-            if kind == "switch"
-            else "cpu"
-            if kind == "cpu"
-            else "unknown",
+            peer_kind=kind,
             count=count,
-            active=active[kind, where],
-            bytes_per_second=speeds[kind, where] * 1_000_000 or None,
+            active=active[peer],
+            bytes_per_second=speeds[peer] * 1_000_000 or None,
         )
 
 
-def _peer(address: PciAddress, link: Answers, gpus: set[PciAddress]) -> tuple[str, PciAddress | None]:
+def _peer(address: PciAddress, link: Answers, gpus: set[PciAddress]) -> Peer:
     """What is at the other end: by the type that the driver tells first, then by who is at that address.
 
     The GPU's own address (a virtual machine), an address of nothing but f (NVLink 5 switches) and an
@@ -168,7 +167,7 @@ def _peer(address: PciAddress, link: Answers, gpus: set[PciAddress]) -> tuple[st
 
 def bus_id(said: Json) -> PciAddress | None:
     """`"00000000:3B:00.0"` -> `0000:3b:00.0`; None for what is no place, `"FFFFFFFF:FF:FF.0"` among it."""
-    if not isinstance(said, str) or not said.strip("fF:.0") and "f" in said.lower():
+    if not isinstance(said, str) or _NO_PLACE.fullmatch(said):
         return None
     domain, _, rest = said.strip().lower().partition(":")
     try:

@@ -32,7 +32,7 @@ def read(host: Host, notes: Notes) -> Found:
     for name, entry in members(host, _CLASS, notes):
         if not entry.has("uevent") and not entry.has("type"):
             continue
-        netdev = _netdev(host, name, entry)
+        netdev = _netdev(name, entry)
         if netdev.link_type != _LOOPBACK and name != "lo":
             netdevs.append(netdev)
             now.append((name, _state(entry)))
@@ -40,7 +40,7 @@ def read(host: Host, notes: Notes) -> Found:
     return Found(tuple(_with_netlink(host, netdevs) if stacked else netdevs), tuple(now))
 
 
-def _netdev(host: Host, name: str, entry: Entry) -> Netdev:
+def _netdev(name: str, entry: Entry) -> Netdev:
     event = entry.want("uevent", parse.uevent) or {}
     return Netdev(
         name=name,

@@ -68,7 +68,7 @@ def nics(topology: Topology) -> Iterator[Row]:
         }
     for one in topology.virtuals:
         if one.kind != "remote_nvme":
-            row: Row = {column: "" for column in NIC_COLUMNS}
+            row: Row = {**dict.fromkeys(NIC_COLUMNS, "")}
             row["nic"] = one.type or one.kind
             row["netdev"], row["rdma"] = " ".join(one.names.netdev), " ".join(one.names.rdma)
             row["address"] = " ".join(called.get(ref, ref.key) for ref in one.lower)
@@ -111,7 +111,7 @@ def nvme(topology: Topology) -> Iterator[Row]:
         if one.kind == "remote_nvme":
             yield {
                 "nvme": one.name,
-                **{column: "" for column in ("address", "driver", "numa", "cpus", "link")},
+                **dict.fromkeys(("address", "driver", "numa", "cpus", "link"), ""),
                 "name": (one.nvme.model if one.nvme else None) or "",
                 "disks": " ".join(one.names.nvme[1:]),
                 "transport": one.type or "",
