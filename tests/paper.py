@@ -52,7 +52,7 @@ def listed(cpus: Iterable[int]) -> str:
 
 
 def cpus(packages: Mapping[int, Iterable[int]], *, threads: int = 1, offline: Iterable[int] = ()) -> Files:
-    """Online CPUs by package, `threads` neighbours to a core; offline ones have no topology (drivers/base/topology.c)."""
+    """Online CPUs by package, `threads` neighbours to a core; offline ones have no topology (base/topology.c)."""
     members = {package: sorted(of) for package, of in packages.items()}
     online = sorted(cpu for of in members.values() for cpu in of)
     bits = max(online) + 1

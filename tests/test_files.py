@@ -123,3 +123,17 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_a_device_is_written_to() -> None:
     files.replace("/dev/null", "new")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="files.replace: /dev/stdout that leads to a file is replaced, what `>>` kept is lost"
+)
+def test_stdout_that_is_a_file_is_written_to(tmp_path: Path) -> None:
+    """`-o /dev/stdout >> log`: the shell asked for the end of that file, and others hold it open."""
+    (tmp_path / "log").write_text("old\n")
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_APPEND)
+    try:
+        files.replace(f"/dev/fd/{log}", "new\n")
+    finally:
+        os.close(log)
+    assert (tmp_path / "log").read_text() == "old\nnew\n"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.paper import Files, inventory, machine
 from topo_agent.facts import Machine
+from topo_agent.graph.build import build
 from topo_agent.host import Json
 from topo_agent.scan import scan
 
@@ -141,10 +142,12 @@ def test_allowed_cpus(answer: Json, cpus: set[int] | None) -> None:
     assert scan(machine({}, documents={"process": answer})).allowed_cpus == cpus
 
 
+@pytest.mark.xfail(strict=True, reason="facts.Inventory.allowed_cpus is compared: a cpuset looks like another machine")
 def test_allowed_cpus_are_no_structure() -> None:
     one, other = (
         scan(machine({}, documents={"process": {"allowed_cpus": [number], "architecture": "aarch64"}}))
         for number in (0, 1)
     )
     assert one.machine.architecture == "aarch64"
-    assert one.machine == other.machine
+    assert one == other
+    assert build(one) == build(other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.paper import CPU, NODE, Files, cpus, inventory, machine, nodes, topology, two_sockets
@@ -11,6 +13,7 @@ from topo_agent.graph.topology import Memory
 from topo_agent.host.paper import Link
 from topo_agent.ids import NumaId, PciAddress
 from topo_agent.scan import scan
+from topo_agent.views.document import document
 
 
 def node(found: Inventory, number: int) -> NumaNode:
@@ -294,10 +297,13 @@ def test_where_memory_without_cpus_came_from() -> None:
 
 
 def test_hugepages_are_state() -> None:
-    pages = {f"{NODE}/node0/hugepages/hugepages-2048kB/nr_hugepages": "16\n"}
-    found = inventory(two_sockets() | pages)
-    assert [(one.size_bytes, one.count) for one in node(found, 0).hugepages] == [(2 << 20, 16)]
-    assert found == inventory(two_sockets())  # contract.md, section 3
+    """contract.md, section 3: a setting of this boot changes no structure."""
+    pages: Files = {f"{NODE}/node0/hugepages/hugepages-2048kB/nr_hugepages": "16\n"}
+    without, found = topology(two_sockets()), topology(two_sockets() | pages)
+    said: Any = document(found)
+    assert said["state"]["numa:0"]["hugepages"] == {str(2 << 20): 16}
+    assert found.memories == without.memories
+    assert said["digest"] == document(without)["digest"]
 
 
 def test_nothing_online_is_not_zero_cpus_of_a_node() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 import click
 
@@ -61,8 +59,7 @@ def option(*names: str, **how: Any) -> Callable[[F], F]:
     return click.option(*names, envvar="TOPO_AGENT_" + long[2:].upper().replace("-", "_"), **how)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """What every command that looks at a machine is told: where, and how to say what it saw."""
 
     source: str | None
@@ -269,9 +266,9 @@ def _document(topology: Topology, form: str, start: Ref | None) -> str:
 
     said = document(topology, start)
     if form == "json":
-        import json
+        from topo_agent.views.document import as_json
 
-        return json.dumps(said, indent=2, ensure_ascii=False) + "\n"
+        return as_json(said)
     import yaml
 
     return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
@@ -309,5 +306,7 @@ def _colored(color: str, output: str | None) -> bool:
 def _width(output: str | None) -> int:
     """A terminal's own width; 100 columns into files and pipes, so that the same machine gives the same bytes."""
     if output is None and sys.stdout.isatty():
+        import shutil
+
         return max(shutil.get_terminal_size().columns, 40)
     return 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 class Level(str, Enum):
@@ -40,13 +40,12 @@ ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO, errn
 REFUSED = frozenset({errno.EACCES, errno.EPERM})
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One sentence about one subject (a path below the root, or the id of a device)."""
 
     subject: str
     code: str
-    level: Level = field(compare=False)
+    level: Level
     message: str
 
     def __str__(self) -> str:

@@ -1,14 +1,15 @@
-"""What was found on a machine: one frozen dataclass for each kind of thing, and Inventory.
+"""What was found on a machine: one class for each kind of thing, and Inventory.
+
+Most are named tuples, and their annotations are no strings: a dataclass, or a string to compile for every
+field, costs so much at every start that `dump` would take half as long again.
 
 Facts hold ids, never other facts; the relations live in the graph. None is unknown, and `unknown` says
 why. Structure (wiring, identity, maxima) and state (what moves by itself) are separate types: "has the
 machine changed?" is `==` on everything here whose name does not end in State.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import Diagnostic, UnknownFields
 from topo_agent.host import Source
@@ -17,8 +18,7 @@ from topo_agent.ids import CpuId, CpuSet, NumaId, PackageId, PciAddress
 MemoryKind = Literal["dram", "hbm", "nvm", "cxl", "gpu"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(NamedTuple):
     """Whose machine it is, as firmware and kernel name it. No serial and no host name: those are not wiring."""
 
     vendor: str | None  # class/dmi/id/sys_vendor
@@ -33,8 +33,7 @@ class Machine:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cpu:
+class Cpu(NamedTuple):
     """One hardware thread (a PU). An offline one has no place: its topology directory is gone."""
 
     id: CpuId
@@ -49,8 +48,7 @@ class Cpu:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
+class Cache(NamedTuple):
     """One cache and who shares it; read only where asked for."""
 
     level: int
@@ -59,14 +57,14 @@ class Cache:
     cpus: CpuSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hugepages:
+class Hugepages(NamedTuple):
+    """A setting of this boot: state."""
+
     size_bytes: int
-    count: int  # node<N>/hugepages/hugepages-<size>kB/nr_hugepages
+    pages: int  # node<N>/hugepages/hugepages-<size>kB/nr_hugepages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumaNode:
+class NumaNode(NamedTuple):
     """A memory domain of the kernel. Has CPUs, memory, both or neither."""
 
     id: NumaId
@@ -77,28 +75,24 @@ class NumaNode:
     read_bandwidth: int | None = None  # …/initiators/read_bandwidth in MB/s: HMAT's word, for comparison
     dax: str | None = None  # the kmem DAX device that this memory came from, by its parent
     gpu: PciAddress | None = None  # proc/driver/nvidia/gpus/<bdf>/numa_status names this node
-    hugepages: tuple[Hugepages, ...] = field(default=(), compare=False)  # a setting of this boot: state
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PcieLink:
+class PcieLink(NamedTuple):
     """What a link could do at best."""
 
     max_gts: float | None  # max_link_speed: GT/s per lane
     max_width: int | None  # max_link_width: lanes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkState:
+class LinkState(NamedTuple):
     """What a link does now. An idle GPU trains its link down: this is not structure."""
 
     gts: float | None  # current_link_speed
     width: int | None  # current_link_width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciDevice:
+class PciDevice(NamedTuple):
     """One PCI function, bridges included."""
 
     address: PciAddress
@@ -106,10 +100,10 @@ class PciDevice:
     class_code: int | None  # 24 bits: 0x120000
     vendor: int | None
     device: int | None
+    numa_node: NumaId | None  # own numa_node file; -1 is unknown
     subvendor: int | None = None
     subdevice: int | None = None
     driver: str | None = None  # None: no driver is bound
-    numa_node: NumaId | None  # own numa_node file; -1 is unknown
     local_cpus: CpuSet | None = None  # local_cpulist, asked only where numa_node is silent
     link: PcieLink | None = None  # None: no PCIe link (integrated, conventional, or not recorded)
     physfn: PciAddress | None = None  # a VF's PF
@@ -119,16 +113,14 @@ class PciDevice:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciBus:
+class PciBus(NamedTuple):
     """The locality that a host bridge tells: pci<dddd>:<bb>/pci_bus/<dddd>:<bb>/cpulistaffinity."""
 
     root: str  # "sys/devices/pci0000:15": the directory of the host bridge
     cpus: CpuSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(NamedTuple):
     """A physical slot that firmware names: bus/pci/slots/<name>/address = 0000:82:00."""
 
     name: str
@@ -137,8 +129,7 @@ class Slot:
     device: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Netdev:
+class Netdev(NamedTuple):
     """A network interface, on a PCI function or not. Its address and speed are in NetdevState."""
 
     name: str  # class/net/<name>
@@ -155,8 +146,7 @@ class Netdev:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetdevState:
+class NetdevState(NamedTuple):
     """What an interface does now."""
 
     operstate: str | None
@@ -165,21 +155,18 @@ class NetdevState:
     mtu: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaPort:
+class RdmaPort(NamedTuple):
     number: int
     link_layer: str | None  # "InfiniBand", "Ethernet"
     netdevs: tuple[str, ...] = ()  # gid_attrs/ndevs: which interfaces its GIDs belong to
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaPortState:
+class RdmaPortState(NamedTuple):
     state: str | None  # "ACTIVE", "DOWN"
     bits_per_second: int | None  # rate: "400 Gb/sec (4X NDR)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaDevice:
+class RdmaDevice(NamedTuple):
     """An RDMA device. Without a PCI function it is software (rxe, siw) or belongs to something else (scif)."""
 
     name: str  # class/infiniband/<name>; a name is no identity: mlx5_0 may be another card after a boot
@@ -193,8 +180,7 @@ class RdmaDevice:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nvme:
+class Nvme(NamedTuple):
     """An NVMe controller, with the disks that it serves."""
 
     name: str  # class/nvme/<name>; on kernels before 4.4 the disk stands for its controller
@@ -210,23 +196,21 @@ class Nvme:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(NamedTuple):
     """A block device that is no NVMe, and the PCI function it hangs off: vda of a virtio function."""
 
     name: str
     function: PciAddress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """What a driver says of one GPU. The function itself is a PciDevice; these two are joined in the graph."""
 
     function: PciAddress
     origin: Literal["drm", "nvidia", "nvml", "kfd"]
     name: str | None = None
     uuid: str | None = None
-    index: int | None = None  # the order of nvidia-smi (NVML)
+    nvml_index: int | None = None  # the order of nvidia-smi (NVML)
     memory_bytes: int | None = None
     nodes: tuple[str, ...] = ()  # device nodes by name: "card0", "renderD128", "accel0"
     partitions: int | None = None  # KFD nodes of one GPU: CPX shows eight
@@ -237,26 +221,31 @@ class Gpu:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLink:
+class GpuLink(NamedTuple):
     """NVLink or xGMI from one GPU, all links to the same peer together."""
 
     function: PciAddress
     kind: Literal["nvlink", "xgmi"]
     peer: PciAddress | None  # None: not visible
     peer_kind: Literal["gpu", "switch", "cpu", "unknown"]
-    count: int | None  # links; None where only the whole is told (xGMI)
-    active: int | None  # of those, how many are up
+    links: int | None  # how many; None where only the whole is told (xGMI)
     bytes_per_second: int | None  # all links together, one direction, at most
     weight: int | None = None  # KFD: 15 for each xGMI hop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IrqState:
+class NvLinkState(NamedTuple):
+    """How many of the NVLinks of a GPU to one peer are up. A link that sleeps is up."""
+
+    function: PciAddress
+    peer: PciAddress | None
+    active: int
+
+
+class IrqState(NamedTuple):
     """Where the interrupts of a function go now."""
 
     function: PciAddress
-    count: int
+    vectors: int
     cpus: CpuSet  # effective_affinity_list of all of them
 
 
@@ -280,7 +269,9 @@ class Inventory:
     gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     allowed_cpus: CpuSet | None = None  # what the asking process may use; never structure
     links_now: tuple[tuple[PciAddress, LinkState], ...] = field(default=(), compare=False)
+    hugepages_now: tuple[tuple[NumaId, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     netdevs_now: tuple[tuple[str, NetdevState], ...] = field(default=(), compare=False)
     rdma_now: tuple[tuple[str, int, RdmaPortState], ...] = field(default=(), compare=False)
+    nvlinks_now: tuple[NvLinkState, ...] = field(default=(), compare=False)
     irqs_now: tuple[IrqState, ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

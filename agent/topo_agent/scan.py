@@ -34,6 +34,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
 
     cpus = source("cpu", lambda: cpu.read(host, notes))
     online = None if cpus is None else frozenset(one.id for one in cpus if one.online)
+    memory = source("numa", lambda: numa.read(host, notes, online))
     bus = source("pci", lambda: pci.read(host, notes))
     functions = {one.address: one.path for one in bus.devices} if bus else {}
     nets = source("net", lambda: net.read(host, notes))
@@ -50,7 +51,8 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         machine=source("machine", lambda: machine.read(host, notes)) or _NOBODY,
         cpus=cpus,
         caches=source("cache", lambda: cpu.caches(host, notes, cpus or ())) if caches else None,
-        numa=source("numa", lambda: numa.read(host, notes, online)),
+        numa=memory.nodes if memory else None,
+        hugepages_now=memory.hugepages if memory else (),
         pci=bus.devices if bus else None,
         buses=bus.buses if bus else (),
         slots=bus.slots if bus else (),
@@ -64,6 +66,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         links_now=bus.links_now if bus else (),
         netdevs_now=nets.now if nets else (),
         rdma_now=ib.now if ib else (),
+        nvlinks_now=drivers.now if drivers else (),
         irqs_now=source("irq", lambda: irq.read(host, notes, busy)) or (),
         diagnostics=tuple(notes),
     )

@@ -9,7 +9,7 @@ from topo_agent.diagnostics import Notes
 from topo_agent.facts import Cpu, Inventory
 from topo_agent.graph import bus, join, links, memory, virtual
 from topo_agent.graph.topology import Package, Topology
-from topo_agent.ids import PackageId, package_ref, pci_ref
+from topo_agent.ids import PackageId, numa_ref, package_ref, pci_ref
 
 
 def build(inventory: Inventory) -> Topology:
@@ -34,6 +34,8 @@ def build(inventory: Inventory) -> Topology:
         allowed_cpus=inventory.allowed_cpus,
         links_now=tuple((pci_ref(address), state) for address, state in inventory.links_now),
         ports_now=tuple(join.ports_now(inventory, joined or ())),
+        hugepages_now=tuple((numa_ref(node), pages) for node, pages in inventory.hugepages_now),
+        nvlinks_now=links.now(inventory.nvlinks_now),
         irqs_now=tuple((pci_ref(state.function), state) for state in inventory.irqs_now),
         diagnostics=tuple(sorted({*inventory.diagnostics, *notes})),
     )

@@ -6,8 +6,7 @@ A name is never a key: what belongs together is told by the function in its sysf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
@@ -21,8 +20,7 @@ _MELLANOX = 0x15B3
 _ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """Everything said of each function."""
 
     netdevs: dict[PciAddress, list[Netdev]]
@@ -86,12 +84,12 @@ def _joined(device: Device, said: Said, enslaved: set[str]) -> Device:
         kind = "nic"  # what carries an interface is a NIC, whatever its class says
     if kind == "other" and any(one.origin in ("nvml", "kfd") for one in gpus):
         kind = "gpu"
-    device = replace(device, kind=kind, names=_names(netdevs, rdma, nvme, said.disks.get(place, []), gpus))
+    device = device._replace(kind=kind, names=_names(netdevs, rdma, nvme, said.disks.get(place, []), gpus))
     if kind == "nic":
         device = _nic(device, netdevs, rdma, enslaved)
     if nvme:
         first = nvme[0]
-        device = replace(device, nvme=nvme_part(first), uid=first.serial, title=first.model)
+        device = device._replace(nvme=nvme_part(first), uid=first.serial, title=first.model)
     return _gpu(device, gpus, said.memories.get(place)) if kind == "gpu" else device
 
 
@@ -103,15 +101,14 @@ def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disk
         nvme_path=tuple(name for one in nvme for name in one.path_names),
         block=tuple(sorted(disks)),
         nodes=tuple(name for one in gpus for name in one.nodes),
-        nvml_index=next((one.index for one in gpus if one.index is not None), None),
+        nvml_index=next((one.nvml_index for one in gpus if one.nvml_index is not None), None),
     )
 
 
 def _nic(device: Device, netdevs: list[Netdev], rdma: list[RdmaDevice], enslaved: set[str]) -> Device:
     ports = tuple(_ports(netdevs, rdma))
     own = next((one.address for one in netdevs if one.address and one.name not in enslaved), None)
-    return replace(
-        device,
+    return device._replace(
         uid=next((one.node_guid for one in rdma if one.node_guid), own),
         nic=NicPart(
             ports=ports,
@@ -188,8 +185,7 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None) -> Device:
     """NVML first, then proc and KFD: the first that answers a question is believed."""
     order = sorted(gpus, key=lambda one: ("nvml", "nvidia", "kfd", "drm").index(one.origin))
     node = next((one.numa_node for one in order if one.numa_node is not None), None)
-    return replace(
-        device,
+    return device._replace(
         uid=next((one.uuid for one in order if one.uuid), None),
         title=next((one.name for one in order if one.name and one.origin != "kfd"), None),
         gpu=GpuPart(
@@ -218,6 +214,6 @@ def _boards(devices: list[Device], said: Said) -> list[Device]:
             guids = [f"guid:{one.board_guid}" for one in said.rdma.get(device.address, []) if one.board_guid]
             board = next((boards[key] for key in (*guids, card) if key in boards), card.partition(":")[2])
             boards.update(dict.fromkeys((*guids, card), board))
-            device = replace(device, board=board)  # noqa: PLW2901 the joined one
+            device = device._replace(board=board)  # noqa: PLW2901 the joined one
         found.append(device)
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from topo_agent.facts import GpuLink
+from topo_agent.facts import GpuLink, NvLinkState
 from topo_agent.graph.topology import Link
-from topo_agent.ids import Ref, pci_ref
+from topo_agent.ids import PciAddress, Ref, pci_ref
 
 
 def read(told: tuple[GpuLink, ...] | None) -> tuple[Link, ...] | None:
@@ -16,26 +16,38 @@ def read(told: tuple[GpuLink, ...] | None) -> tuple[Link, ...] | None:
         link = _link(one)
         key = (link.a, link.b, link.peer)
         known = found.get(key)
-        if known is None or (known.bytes_per_second or 0, known.count or 0) < (
-            link.bytes_per_second or 0,
-            link.count or 0,
-        ):
+        if known is None or _weight(known) < _weight(link):
             found[key] = link
     return tuple(sorted(found.values(), key=lambda link: (link.a, link.b or Ref("", ""), link.peer)))
 
 
+def now(told: tuple[NvLinkState, ...]) -> tuple[tuple[Ref, Ref | None, int], ...]:
+    """How many links are up, by the ends of the link; a link that one end sees down is down."""
+    found: dict[tuple[Ref, Ref | None], int] = {}
+    for one in told:
+        ends = _ends(one.function, one.peer)
+        found[ends] = min(found.get(ends, one.active), one.active)
+    return tuple((a, b, found[a, b]) for a, b in sorted(found, key=str))
+
+
+def _weight(link: Link) -> tuple[int, int]:
+    return link.bytes_per_second or 0, link.links or 0
+
+
+def _ends(function: PciAddress, peer: PciAddress | None) -> tuple[Ref, Ref | None]:
+    """The two ends in order, so that a link is the same from both sides."""
+    here, there = pci_ref(function), None if peer is None else pci_ref(peer)
+    return (there, here) if there is not None and there < here else (here, there)
+
+
 def _link(one: GpuLink) -> Link:
-    here = pci_ref(one.function)
-    there = None if one.peer is None else pci_ref(one.peer)
-    if one.peer_kind == "gpu" and there is not None and there < here:
-        here, there = there, here
+    here, there = _ends(one.function, one.peer)
     return Link(
         a=here,
         b=there,
         kind=one.kind,
         peer=one.peer_kind,
-        count=one.count,
-        active=one.active,
+        links=one.links,
         bytes_per_second=one.bytes_per_second,
         weight=one.weight,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Unknown
@@ -21,8 +20,7 @@ class Near(NamedTuple):
     reason: Unknown | None
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """The NUMA nodes and CPUs of a machine, as far as locality needs them. `memories` None: not told."""
 
     memories: Mapping[NumaId, Memory] | None

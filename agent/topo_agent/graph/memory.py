@@ -28,7 +28,6 @@ def read(numa: tuple[NumaNode, ...] | None, online: CpuSet) -> tuple[Memory, ...
             kind=kinds[node.id],
             gpu=node.gpu,
             distances=node.distances,
-            hugepages=node.hugepages,
             unknown=node.unknown,
         )
         for node in numa

@@ -6,11 +6,11 @@ NVIDIA/nccl src/graph/paths.cc and nvml.h (nvmlGpuTopologyLevel_t) define the wo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 from topo_agent.graph.bandwidth import of_link
-from topo_agent.graph.topology import Device, DeviceKind, Link, Topology
+from topo_agent.graph.topology import Device, DeviceKind, Topology
 from topo_agent.ids import Ref
 
 SCOPE: tuple[DeviceKind, ...] = ("gpu", "nic", "nvme")
@@ -26,8 +26,7 @@ _BROADCOM_GEN4 = 0x1000C0101000A000
 _BROADCOM_GEN5_PARENT, _BROADCOM_GEN5_CHILD = 0x1000C03010000000, 0x1000C03010001000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class Path(NamedTuple):
     """Between two devices, a < b. `bytes_per_second` is of maxima, one direction; None where a link does not tell."""
 
     a: Ref
@@ -53,7 +52,7 @@ class Paths:
         self.topology = topology
         self._whole: dict[Ref, tuple[Ref, ...]] = {}
         self._short: dict[Ref, tuple[Ref, ...]] = {}
-        self._direct, self._switched = _nvlinks(topology.links or ())
+        self._direct, self._switched = _nvlinks(topology)
 
     def between(self, one: Device, other: Device) -> Path:
         """The path between two different functions; a virtual function stands where its own path says."""
@@ -224,14 +223,21 @@ def _identity(device: Device) -> int | None:
     return (vendor << 48 | part << 32 | subvendor << 16 | subpart) & ~0xFFF
 
 
-def _nvlinks(links: tuple[Link, ...]) -> tuple[dict[tuple[Ref, Ref], int], dict[Ref, int]]:
+def _nvlinks(topology: Topology) -> tuple[dict[tuple[Ref, Ref], int], dict[Ref, int]]:
     """Active NVLinks between pairs, and of each GPU to switches."""
+    active = {(a, b): count for a, b, count in topology.nvlinks_now}
     direct: dict[tuple[Ref, Ref], int] = {}
     switched: dict[Ref, int] = {}
-    for link in links:
-        if link.kind == "nvlink" and link.active:
-            if link.peer == "gpu" and link.b is not None:
-                direct[link.a, link.b] = link.active
-            elif link.peer == "switch":
-                switched[link.a] = switched.get(link.a, 0) + link.active
+    for link in topology.links or ():
+        count = active.get((link.a, link.b), 0) if link.kind == "nvlink" else 0
+        if link.peer == "gpu" and link.b is not None:
+            direct[link.a, link.b] = count
+        elif link.peer == "switch":
+            gpu = link.a if link.b is None or _is_gpu(topology, link.a) else link.b
+            switched[gpu] = switched.get(gpu, 0) + count
     return direct, switched
+
+
+def _is_gpu(topology: Topology, ref: Ref) -> bool:
+    device = topology.device(ref)
+    return device is not None and device.kind == "gpu"

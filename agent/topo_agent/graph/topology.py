@@ -1,12 +1,10 @@
 """Topology: the nodes of the graph, their parents, and how to walk them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import Diagnostic, UnknownFields
 from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine, MemoryKind, PcieLink
@@ -19,11 +17,8 @@ Origin = Literal["firmware", "bridge", "cpulist", "nvml", "kfd", "netlink", "ope
 DeviceKind = Literal["gpu", "nic", "nvme", "nvswitch", "bridge", "host_bridge", "other"]
 BridgeRole = Literal["root_port", "upstream_port", "downstream_port", "pci_bridge"]
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class Package(NamedTuple):
     """A processor socket with its online CPUs."""
 
     ref: Ref
@@ -33,8 +28,7 @@ class Package:
     dies: tuple[tuple[int, CpuSet], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """A NUMA node: a place of memory, of CPUs, or of both."""
 
     ref: Ref
@@ -45,13 +39,11 @@ class Memory:
     kind: MemoryKind | None = None  # None: the machine does not tell its memories apart
     gpu: PciAddress | None = None
     distances: tuple[tuple[NumaId, int], ...] | None = None
-    hugepages: tuple[Hugepages, ...] = field(default=(), compare=False)
     sources: tuple[tuple[str, Origin], ...] = ()
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
+class Root(NamedTuple):
     """A PCI host bridge, `pci0000:15`; below VMBus or a platform with its whole path, so that none merge."""
 
     ref: Ref
@@ -62,8 +54,7 @@ class Root:
     unknown: UnknownFields = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standard:
+class Standard(NamedTuple):
     """What the upstream Kubernetes helper publishes for a function; None where it publishes nothing."""
 
     pci_bus_id: str | None = None
@@ -71,8 +62,7 @@ class Standard:
     numa_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class Names(NamedTuple):
     """What people call a function. Names are for reading: they change from boot to boot."""
 
     netdev: tuple[str, ...] = ()
@@ -84,8 +74,7 @@ class Names:
     nvml_index: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPart:
+class GpuPart(NamedTuple):
     """What drivers add to a GPU."""
 
     memory_bytes: int | None = None
@@ -95,17 +84,7 @@ class GpuPart:
     hive: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NicPart:
-    """What drivers add to a NIC: one entry for each port."""
-
-    ports: tuple[NicPort, ...]
-    firmware: str | None = None
-    dpu: bool = False  # a processor of its own stands between this function and the cable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NicPort:
+class NicPort(NamedTuple):
     netdev: str | None
     rdma: str | None
     rdma_port: int | None
@@ -113,8 +92,15 @@ class NicPort:
     address: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmePart:
+class NicPart(NamedTuple):
+    """What drivers add to a NIC: one entry for each port."""
+
+    ports: tuple[NicPort, ...]
+    firmware: str | None = None
+    dpu: bool = False  # a processor of its own stands between this function and the cable
+
+
+class NvmePart(NamedTuple):
     """What the driver adds to an NVMe controller."""
 
     transport: str | None
@@ -124,19 +110,11 @@ class NvmePart:
     remote: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(NamedTuple):
     """One PCI function, in its place."""
 
     ref: Ref
     kind: DeviceKind
-    names: Names = Names()
-    uid: str | None = None  # who it is across boots: GPU UUID, node GUID, serial
-    board: str | None = None  # equal on all ports and functions of one card
-    title: str | None = None  # what its driver calls it: "NVIDIA H100 80GB HBM3"
-    gpu: GpuPart | None = None
-    nic: NicPart | None = None
-    nvme: NvmePart | None = None
     role: BridgeRole | None  # bridges only
     address: PciAddress
     class_code: int | None
@@ -157,6 +135,13 @@ class Device:
     iommu_group: int | None
     slot: str | None
     standard: Standard
+    names: Names = Names()
+    uid: str | None = None  # who it is across boots: GPU UUID, node GUID, serial
+    board: str | None = None  # equal on all ports and functions of one card
+    title: str | None = None  # what its driver calls it: "NVIDIA H100 80GB HBM3"
+    gpu: GpuPart | None = None
+    nic: NicPart | None = None
+    nvme: NvmePart | None = None
     sources: tuple[tuple[str, Origin], ...] = ()
     unknown: UnknownFields = ()
 
@@ -164,8 +149,7 @@ class Device:
 VirtualKind = Literal["virtual_nic", "software_rdma", "remote_nvme"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Virtual:
+class Virtual(NamedTuple):
     """Something on no PCI function that people name: a bond, a VLAN, a software RDMA device, a remote drive."""
 
     ref: Ref
@@ -179,22 +163,19 @@ class Virtual:
     uid: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(NamedTuple):
     """NVLink or xGMI between two GPUs, or from a GPU to something that is not one of ours."""
 
     a: Ref
     b: Ref | None  # None: a switch or a processor that has no address here
     kind: Literal["nvlink", "xgmi"]
     peer: Literal["gpu", "switch", "cpu", "unknown"]
-    count: int | None
-    active: int | None = field(compare=False)
+    links: int | None  # how many; None where only the whole is told
     bytes_per_second: int | None
     weight: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortState:
+class PortState(NamedTuple):
     """What a port of a NIC does now."""
 
     up: bool | None
@@ -222,6 +203,8 @@ class Topology:
     allowed_cpus: CpuSet | None = field(default=None, compare=False)
     links_now: tuple[tuple[Ref, LinkState], ...] = field(default=(), compare=False)
     ports_now: tuple[tuple[Ref, tuple[PortState, ...]], ...] = field(default=(), compare=False)
+    nvlinks_now: tuple[tuple[Ref, Ref | None, int], ...] = field(default=(), compare=False)  # active ones
+    hugepages_now: tuple[tuple[Ref, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     irqs_now: tuple[tuple[Ref, IrqState], ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)
 

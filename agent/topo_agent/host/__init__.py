@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -32,8 +31,7 @@ class BadSource(Exception):
     """What `--from` names is not a machine: one line that names the file and what was expected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """How a host came to know what it says.
 
     `complete` means that a file which is absent is absent on the machine too, so that "not there" is an

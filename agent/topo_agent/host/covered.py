@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from topo_agent.host import DOCUMENTS, TEXT_LIMIT, Host, Unavailable, resolve
 from topo_agent.host.paper import PATH_AT_MOST, Document, Entry, Failure, Link, PaperHost
@@ -95,7 +94,7 @@ def copy(host: Host) -> PaperHost:
     """Everything of `host` that is recorded, on paper, as it is: nothing is redacted."""
     walk = _Walk(host)
     walk.everything()
-    source = replace(host.source, kind="recording", complete=host.source.complete and not walk.cut)
+    source = host.source._replace(kind="recording", complete=host.source.complete and not walk.cut)
     return PaperHost(walk.found, dict(_answers(host)), source=source)
 
 

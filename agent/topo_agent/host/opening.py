@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from topo_agent.host import Host, archive, recording
+from topo_agent.host import Host
 from topo_agent.host.live import LiveHost
 
 
@@ -14,10 +14,9 @@ def open_host(source: str | None) -> Host:
         return LiveHost("/")
     if os.path.isdir(source):
         return LiveHost(source)
+    from topo_agent.host import archive, recording  # paper costs 15 ms to import: only for what is on paper
+
+    first = recording.FIRST_LINE.rpartition("v")[0].encode("ascii")  # without the number of the version
     with archive.unpacked(source) as file:
-        start = file.read(len(_RECORDING))
-    return recording.read(source) if start == _RECORDING else archive.read(source)
-
-
-# Without the number: a recording of a later version is one, and `recording` says what it expected.
-_RECORDING = recording.FIRST_LINE.rpartition("v")[0].encode("ascii")
+        start = file.read(len(first))
+    return recording.read(source) if start == first else archive.read(source)

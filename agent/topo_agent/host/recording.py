@@ -22,7 +22,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from topo_agent.diagnostics import Unknown
 from topo_agent.host import BadSource, Host, Json, Source, Unavailable, covered
@@ -154,8 +153,7 @@ class _Reader:
         if not isinstance(made, dict):
             raise BadSource(f"{self.name}: expected a JSON object after @recording")
         privileged, scope = made.get("privileged"), made.get("scope")
-        self.source = replace(
-            self.source,
+        self.source = self.source._replace(
             complete=made.get("complete") is True,
             redacted=made.get("redacted") is True,
             privileged=privileged if isinstance(privileged, bool) else None,

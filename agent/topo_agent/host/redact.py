@@ -8,7 +8,6 @@ PCI addresses, ids and versions are never touched.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from topo_agent.host import Json, Unavailable
 from topo_agent.host.paper import Document, Entry, Link, PaperHost
@@ -53,7 +52,7 @@ def redacted(paper: PaperHost) -> PaperHost:
     work.tree()
     work.documents()
     work.settle()
-    return PaperHost(work.tree(), work.documents(), source=replace(paper.source, redacted=True))
+    return PaperHost(work.tree(), work.documents(), source=paper.source._replace(redacted=True))
 
 
 class _Redaction:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 
 def replace(path: str, text: str) -> None:
@@ -12,26 +10,22 @@ def replace(path: str, text: str) -> None:
 
     A device or a pipe (`/dev/stdout`, a FIFO) is written to directly: there is nothing to replace.
     """
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
         return
-    target = target.resolve()  # a link keeps pointing at the file it names
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-    handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    target = os.path.realpath(path)  # a link keeps pointing at the file it names
+    folder, name = os.path.split(target)
+    beside = os.path.join(folder, f".{name}.{os.getpid()}")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), mode)
+            if os.path.exists(target):
+                os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
             os.fsync(file.fileno())
         os.replace(beside, target)
     except BaseException:
         os.unlink(beside)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
-from topo_agent.facts import Gpu, GpuLink
+from topo_agent.facts import Gpu, GpuLink, NvLinkState
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import NumaId, PciAddress, function_in
 from topo_agent.sources.entry import Entry, members
@@ -34,10 +33,10 @@ PeerKind = Literal["gpu", "switch", "cpu", "unknown"]
 Peer = tuple[PeerKind, PciAddress | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     gpus: tuple[Gpu, ...]
     links: tuple[GpuLink, ...] | None  # None: nobody here tells of NVLink
+    now: tuple[NvLinkState, ...]
 
 
 def read(host: Host, notes: Notes) -> Found:
@@ -48,11 +47,16 @@ def read(host: Host, notes: Notes) -> Found:
     except Unavailable as missing:
         if missing.reason not in (Unknown.NOT_RECORDED.value, Unknown.NOT_SUPPORTED.value):
             notes.add(Level.DEGRADED, "nvml", "nvml_unavailable", f"the NVIDIA driver was not heard: {missing}")
-        return Found(tuple(gpus), None)
+        return Found(tuple(gpus), None, ())
     asked = list(_asked(answer, notes))
-    links = [link for address, one in asked for link in nvlinks(address, one, {a for a, _ in asked})]
+    present = {address for address, _ in asked}
+    found = [pair for address, one in asked for pair in nvlinks(address, one, present)]
     told = any(isinstance(one.get("nvlinks"), list) for _, one in asked)
-    return Found((*gpus, *(_nvml(address, one) for address, one in asked)), tuple(links) if told else None)
+    return Found(
+        (*gpus, *(_nvml(address, one) for address, one in asked)),
+        tuple(link for link, _ in found) if told else None,
+        tuple(now for _, now in found),
+    )
 
 
 def _drm(host: Host, notes: Notes) -> Iterator[Gpu]:
@@ -108,7 +112,7 @@ def _nvml(address: PciAddress, one: Answers) -> Gpu:
         origin="nvml",
         name=_text(one.get("name")),
         uuid=_text(one.get("uuid")),
-        index=index,
+        nvml_index=index,
         memory_bytes=memory,
         numa_node=None if node is None else NumaId(node),
         unknown=_refusals(one, ("name", "uuid", "index", "memory_bytes")),
@@ -122,7 +126,7 @@ def _refusals(one: Answers, keys: Iterable[str]) -> UnknownFields:
     return tuple(sorted(codes.items()))
 
 
-def nvlinks(address: PciAddress, one: Answers, gpus: set[PciAddress]) -> Iterator[GpuLink]:
+def nvlinks(address: PciAddress, one: Answers, gpus: set[PciAddress]) -> Iterator[tuple[GpuLink, NvLinkState]]:
     """The NVLinks of one GPU, those to the same peer together."""
     links = one.get("nvlinks")
     counts: Counter[Peer] = Counter()
@@ -136,15 +140,15 @@ def nvlinks(address: PciAddress, one: Answers, gpus: set[PciAddress]) -> Iterato
             speeds[peer] += _number(link.get("speed_mbps")) or 0
     for peer, count in sorted(counts.items(), key=str):
         kind, where = peer
-        yield GpuLink(
+        found = GpuLink(
             function=address,
             kind="nvlink",
             peer=where,
             peer_kind=kind,
-            count=count,
-            active=active[peer],
+            links=count,
             bytes_per_second=speeds[peer] * 1_000_000 or None,
         )
+        yield found, NvLinkState(address, where, active[peer])
 
 
 def _peer(address: PciAddress, link: Answers, gpus: set[PciAddress]) -> Peer:

@@ -19,7 +19,7 @@ def read(host: Host, notes: Notes, functions: Iterable[tuple[PciAddress, str]]) 
         cpus = [_affinity(Entry(host, f"proc/irq/{irq}", notes)) for irq in host.names(f"{path}/msi_irqs")]
         known = [one for one in cpus if one is not None]
         if known:
-            found.append(IrqState(function=address, count=len(cpus), cpus=frozenset[int]().union(*known)))
+            found.append(IrqState(function=address, vectors=len(cpus), cpus=frozenset[int]().union(*known)))
     return tuple(found)
 
 

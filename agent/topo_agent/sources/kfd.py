@@ -7,7 +7,7 @@ its node numbers are no NUMA ids.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
 from topo_agent.facts import Gpu, GpuLink
@@ -23,14 +23,12 @@ _MEGABYTE = 1_000_000
 Properties = dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     gpus: tuple[Gpu, ...]
     links: tuple[GpuLink, ...] | None  # None: there is no KFD here
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     number: int
     function: PciAddress
     properties: Properties
@@ -110,8 +108,7 @@ def _links(host: Host, notes: Notes, node: _Node, places: dict[int, PciAddress])
             kind="xgmi",
             peer=peer,
             peer_kind="unknown" if peer is None else "gpu",
-            count=None,
-            active=None,
+            links=None,
             bytes_per_second=said.get("max_bandwidth", 0) * _MEGABYTE or None,  # 0 is "not reported"
             weight=said.get("weight"),
         )

@@ -5,7 +5,7 @@ sysfs tells nearly all; netlink is asked only where something stands on somethin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Netdev, NetdevState
@@ -19,8 +19,7 @@ _LOOPBACK = 772
 _MEGABIT = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     netdevs: tuple[Netdev, ...]
     now: tuple[tuple[str, NetdevState], ...]
 
@@ -98,8 +97,7 @@ def _with_netlink(host: Host, netdevs: list[Netdev]) -> list[Netdev]:
 def _completed(netdev: Netdev, link: dict[str, Json]) -> Netdev:
     """VLAN id, other names, and the kind where uevent told none."""
     vlan, names, kind = link.get("vlan_id"), link.get("altnames"), link.get("kind")
-    return replace(
-        netdev,
+    return netdev._replace(
         vlan_id=vlan if isinstance(vlan, int) else None,
         altnames=tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else (),
         kind=kind if isinstance(kind, str) else netdev.kind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
 from topo_agent.facts import Hugepages, NumaNode
@@ -18,7 +18,12 @@ _GPUS = "proc/driver/nvidia/gpus"
 _HUGEPAGES = re.compile(r"hugepages-([0-9]{1,9})kB", re.ASCII)
 
 
-def read(host: Host, notes: Notes, online_cpus: CpuSet | None) -> tuple[NumaNode, ...] | None:
+class Found(NamedTuple):
+    nodes: tuple[NumaNode, ...]
+    hugepages: tuple[tuple[NumaId, tuple[Hugepages, ...]], ...]
+
+
+def read(host: Host, notes: Notes, online_cpus: CpuSet | None) -> Found | None:
     """Every online node, by id; None where the kernel has no NUMA or nothing is recorded of it."""
     directories = _numbers(host.names(_ROOT))
     if not directories:
@@ -27,7 +32,8 @@ def read(host: Host, notes: Notes, online_cpus: CpuSet | None) -> tuple[NumaNode
     ids = sorted(directories if listed is None else listed & frozenset(directories))
     dax, gpus = _dax(host, notes), _gpu_memory(host, notes)
     nodes = [_node(host, notes, NumaId(node), ids, online_cpus, dax, gpus) for node in ids]
-    return tuple(_without_overlap(nodes, notes))
+    pages = [(node, _hugepages(Entry(host, f"{_ROOT}/node{node}", notes))) for node in map(NumaId, ids)]
+    return Found(tuple(_without_overlap(nodes, notes)), tuple((node, some) for node, some in pages if some))
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
@@ -60,7 +66,6 @@ def _node(
         read_bandwidth=bandwidth,
         dax=dax.get(node),
         gpu=gpus.get(node),
-        hugepages=_hugepages(entry),
         unknown=entry.unknown,
     )
 
@@ -98,7 +103,7 @@ def _hugepages(entry: Entry) -> tuple[Hugepages, ...]:
         matched = _HUGEPAGES.fullmatch(name)
         pages = entry.want(f"hugepages/{name}/nr_hugepages", parse.count) if matched else None
         if matched and pages is not None:
-            found.append(Hugepages(size_bytes=int(matched[1]) * 1024, count=pages))
+            found.append(Hugepages(size_bytes=int(matched[1]) * 1024, pages=pages))
     return tuple(sorted(found, key=lambda pages: pages.size_bytes))
 
 
@@ -151,4 +156,4 @@ def _without_overlap(nodes: list[NumaNode], notes: Notes) -> list[NumaNode]:
 
 
 def _unknown_cpus(node: NumaNode) -> NumaNode:
-    return replace(node, cpus=None, unknown=tuple(sorted((*node.unknown, ("cpus", Unknown.CONTRADICTS)))))
+    return node._replace(cpus=None, unknown=tuple(sorted((*node.unknown, ("cpus", Unknown.CONTRADICTS)))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Disk, Nvme
@@ -22,8 +22,7 @@ _NAMESPACE = re.compile(r"nvme[0-9]+n[0-9]+", re.ASCII)
 _PATH = re.compile(r"nvme[0-9]+c[0-9]+n[0-9]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     controllers: tuple[Nvme, ...]
     disks: tuple[Disk, ...]
 

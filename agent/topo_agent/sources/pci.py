@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
 from topo_agent.facts import LinkState, PciBus, PciDevice, PcieLink, Slot
@@ -32,8 +32,7 @@ _FIELDS = {
 """What the document calls an attribute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What the PCI bus says: structure, and the links as they are now."""
 
     devices: tuple[PciDevice, ...]

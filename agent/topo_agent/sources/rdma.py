@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import RdmaDevice, RdmaPort, RdmaPortState
@@ -20,8 +20,7 @@ _STATE = re.compile(r"[0-9]{1,2}: ([A-Za-z_]{1,32})", re.ASCII)
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     devices: tuple[RdmaDevice, ...]
     now: tuple[tuple[str, int, RdmaPortState], ...]
 

@@ -140,14 +140,15 @@ def switches(topology: Topology) -> Iterator[Row]:
 def links(topology: Topology) -> Iterator[Row]:
     """NVLink and xGMI, each link between two ends once."""
     called = labels(topology)
+    active = {(a, b): count for a, b, count in topology.nvlinks_now}
     for link in topology.links or ():
         yield {
             "a": called.get(link.a, link.a.key),
             "b": called.get(link.b, link.b.key) if link.b else None,
             "kind": link.kind,
             "peer": link.peer,
-            "count": "" if link.count is None else link.count,
-            "active": "" if link.active is None else link.active,
+            "count": "" if link.links is None else link.links,
+            "active": active.get((link.a, link.b), ""),
             "bandwidth": "" if link.bytes_per_second is None else f"{link.bytes_per_second / 1e9:.0f} GB/s",
             "weight": "" if link.weight is None else link.weight,
         }

@@ -51,6 +51,24 @@ def document(topology: Topology, around: Ref | None = None) -> dict[str, Json]:
     return said if around is None else _restricted(said, topology, around)
 
 
+def as_json(said: Mapping[str, Json]) -> str:
+    """The document as JSON with a line for each device, path and so on: to read, to grep and to diff."""
+    lines = []
+    for key, part in said.items():
+        if isinstance(part, list) and part and isinstance(part[0], dict):
+            items = ",\n".join(f"    {_compact(one)}" for one in part)
+            lines.append(f"  {_compact(key)}: [\n{items}\n  ]")
+        elif key == "state" and isinstance(part, dict) and part:
+            items = ",\n".join(f"    {_compact(name)}: {_compact(now)}" for name, now in part.items())
+            lines.append(f"  {_compact(key)}: {{\n{items}\n  }}")
+        else:
+            lines.append(f"  {_compact(key)}: {_compact(part)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+_compact = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def digest(structure: Mapping[str, Json]) -> str:
     """`sha256:…` over structure only: the same machine gives the same digest, whatever its links do now."""
     machine = structure.get("machine")
@@ -134,16 +152,13 @@ def _state(topology: Topology) -> dict[str, Json]:
     for ref, ports in topology.ports_now:
         state.setdefault(str(ref), {})["ports"] = [_port_now(port) for port in ports]
     for ref, irqs in topology.irqs_now:
-        state.setdefault(str(ref), {})["irqs"] = {"count": irqs.count, "cpus": cpulist(irqs.cpus)}
-    for nvlink in topology.links or ():
-        if nvlink.active is not None:
-            peer = str(nvlink.b) if nvlink.b else nvlink.peer
-            now = state.setdefault(str(nvlink.a), {})
-            now["nvlinks"] = [*_list(now.get("nvlinks")), {"peer": peer, "active": nvlink.active}]
-    for memory in topology.memories or ():
-        if memory.hugepages:
-            pages: dict[str, Json] = {str(page.size_bytes): page.count for page in memory.hugepages}
-            state.setdefault(str(memory.ref), {})["hugepages"] = pages
+        state.setdefault(str(ref), {})["irqs"] = {"count": irqs.vectors, "cpus": cpulist(irqs.cpus)}
+    for a, b, active in topology.nvlinks_now:
+        now = state.setdefault(str(a), {})
+        now["nvlinks"] = [*_list(now.get("nvlinks")), {"peer": str(b) if b else None, "active": active}]
+    for ref, hugepages in topology.hugepages_now:
+        pages: dict[str, Json] = {str(some.size_bytes): some.pages for some in hugepages}
+        state.setdefault(str(ref), {})["hugepages"] = pages
     return {**state}
 
 

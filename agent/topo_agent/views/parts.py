@@ -184,7 +184,7 @@ def link(one: Link) -> dict[str, Json]:
         "kind": one.kind,
         "peer": one.peer,
     }
-    said |= present({"count": one.count, "max_bytes_per_second": one.bytes_per_second, "weight": one.weight})
+    said |= present({"count": one.links, "max_bytes_per_second": one.bytes_per_second, "weight": one.weight})
     return said | ({} if one.b else {"unknown": {"b": Unknown.HIDDEN.value}})
 
 
