@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ def leaves(expected: dict[str, Any], topology: Topology) -> Iterator[Leaf]:
     yield from _paths(expected, topology)
 
 
-_COUNTS = {
+_COUNTS: dict[str, Callable[[Topology], int | None]] = {
     "packages": lambda topology: len(topology.packages or ()),
     "cores": lambda topology: topology.cores,
     "pus": lambda topology: len(topology.online_cpus),

@@ -32,7 +32,10 @@ ASKED = {
 
 # Where another program's answer is believed to be wrong. Left failing, so that it stays visible.
 DISPUTED = {
-    ("hwloc-r910-no-locality", "nic"): "0000:43:00.0 is of class 0c06 (InfiniBand) and carries ib0 and qib0, as the same"
+    (
+        "hwloc-r910-no-locality",
+        "nic",
+    ): "0000:43:00.0 is of class 0c06 (InfiniBand) and carries ib0 and qib0, as the same"
     " file says in os_devices: an adapter that has an interface and an RDMA device is a NIC",
 }
 
@@ -51,7 +54,9 @@ def test_agrees_with_the_other_program(name: str, tree: Callable[[str], Path]) -
 @needs_machines
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MACHINES)
-def test_no_more_and_no_fewer(name: str, kind: str, tree: Callable[[str], Path], request: pytest.FixtureRequest) -> None:
+def test_no_more_and_no_fewer(
+    name: str, kind: str, tree: Callable[[str], Path], request: pytest.FixtureRequest
+) -> None:
     """An extra GPU or NIC is as wrong as a missing one."""
     if (name, kind) in DISPUTED:
         request.applymarker(pytest.mark.xfail(reason=DISPUTED[name, kind], strict=True))

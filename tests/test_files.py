@@ -125,9 +125,6 @@ def test_a_device_is_written_to() -> None:
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="files.replace: /dev/stdout that leads to a file is replaced, what `>>` kept is lost"
-)
 def test_stdout_that_is_a_file_is_written_to(tmp_path: Path) -> None:
     """`-o /dev/stdout >> log`: the shell asked for the end of that file, and others hold it open."""
     (tmp_path / "log").write_text("old\n")

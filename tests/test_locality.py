@@ -139,7 +139,6 @@ def test_cpus_across_nodes_contradict() -> None:
     assert (found.numa_node, reason(found)) == (None, Unknown.CONTRADICTS)
 
 
-@pytest.mark.xfail(strict=True, reason="pci._local_cpus leaves the reason at firmware_silent")
 def test_list_and_mask_that_differ_contradict() -> None:
     """Neither is believed: the node is unknown, whatever either would say alone."""
     found = near(two_sockets() | nic(local_cpulist="0-3\n", local_cpus="f0\n"))
@@ -189,7 +188,6 @@ def test_a_node_without_cpus_as_near_to_both() -> None:
     assert reason(found) is not None
 
 
-@pytest.mark.xfail(strict=True, reason="Places.by_firmware: near_cpus that are all CPUs say nothing to by_cpus")
 @pytest.mark.parametrize("packages", [{0: range(4)}, {0: range(2), 1: range(2, 4)}])
 def test_a_node_without_cpus_beside_the_only_one_with_cpus(packages: dict[int, range]) -> None:
     """A CXL or GPU memory node of a machine with one CPU node: that one is the nearest, and all its CPUs are."""

@@ -90,20 +90,17 @@ def test_control_characters_do_not_pass() -> None:
     assert found.product == "abc"
 
 
-@pytest.mark.xfail(strict=True, reason="machine._first_processor passes on what cpuinfo holds, escapes too")
 def test_a_model_name_has_no_control_characters() -> None:
     model = read({"proc/cpuinfo": "model name : Xe\x1b[2Jon\x07\n"}).cpu_model
     assert model is None or model.isprintable()
 
 
-@pytest.mark.xfail(strict=True, reason="machine.read: only DMI is cleaned")
 @pytest.mark.parametrize("path", ["sys/hypervisor/type", "proc/sys/kernel/osrelease"])
 def test_names_have_no_control_characters(path: str) -> None:
     found = read({path: "x\x1b[2J\x9b\n"})
     assert all(word is None or word.isprintable() for word in (found.hypervisor, found.kernel))
 
 
-@pytest.mark.xfail(strict=True, reason='machine.read: "" instead of None for kernel, hypervisor and cpu_model')
 @pytest.mark.parametrize(
     "files",
     [{"proc/sys/kernel/osrelease": "\n"}, {"sys/hypervisor/type": "\n"}, {"proc/cpuinfo": "model name\t:\nflags :\n"}],
@@ -142,7 +139,6 @@ def test_allowed_cpus(answer: Json, cpus: set[int] | None) -> None:
     assert scan(machine({}, documents={"process": answer})).allowed_cpus == cpus
 
 
-@pytest.mark.xfail(strict=True, reason="facts.Inventory.allowed_cpus is compared: a cpuset looks like another machine")
 def test_allowed_cpus_are_no_structure() -> None:
     one, other = (
         scan(machine({}, documents={"process": {"allowed_cpus": [number], "architecture": "aarch64"}}))

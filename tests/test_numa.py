@@ -217,10 +217,7 @@ def test_other_names_beside_the_nodes() -> None:
     "name",
     [
         "node١",
-        pytest.param(
-            "node01",
-            marks=pytest.mark.xfail(strict=True, reason="parse.numbered takes zeros in front: node 1 is there twice"),
-        ),
+        "node01",
     ],
 )
 def test_names_that_no_kernel_gives(name: str) -> None:
@@ -235,12 +232,7 @@ def test_names_that_no_kernel_gives(name: str) -> None:
     [
         "meminfo",
         "distance",
-        pytest.param(
-            "cpulist",
-            marks=pytest.mark.xfail(
-                strict=True, reason="numa._node: the reason is that of the mask, which is not there"
-            ),
-        ),
+        "cpulist",
     ],
 )
 @pytest.mark.parametrize("error", ["EIO", "EACCES"])
@@ -255,18 +247,13 @@ def test_a_file_that_fails_costs_one_field(name: str, error: str) -> None:
     assert dict(node(found, 0).unknown)[field] is reason
 
 
-ALL_NODES_LOST = pytest.mark.xfail(
-    strict=True, reason="numa._dax and _gpu_memory ask host.names themselves: all NUMA nodes are lost"
-)
-
-
 @pytest.mark.parametrize(
     "directory",
     [
         f"{NODE}/node0/hugepages",
         f"{NODE}/node0/access0/initiators",
-        pytest.param("sys/bus/dax/devices", marks=ALL_NODES_LOST),
-        pytest.param("proc/driver/nvidia/gpus", marks=ALL_NODES_LOST),
+        "sys/bus/dax/devices",
+        "proc/driver/nvidia/gpus",
     ],
 )
 def test_a_directory_that_fails_costs_what_it_tells(directory: str) -> None:

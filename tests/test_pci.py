@@ -62,7 +62,6 @@ def test_the_driver_by_its_link_where_there_is_no_uevent() -> None:
     assert fact(inventory(files), GPU).driver == "nvidia"
 
 
-@pytest.mark.xfail(strict=True, reason="parse.hexadecimal takes 64 bits for every id: the document breaks its schema")
 @pytest.mark.parametrize(
     ("event", "attributes"),
     [
@@ -306,10 +305,7 @@ def test_functions_are_sorted_by_bus() -> None:
     [
         "sys/devices/pci0000:16/pci_bus/0000:16",
         AT,
-        pytest.param(
-            "sys/bus/pci/slots",
-            marks=pytest.mark.xfail(strict=True, reason="pci._slots asks host.names itself: every function is lost"),
-        ),
+        "sys/bus/pci/slots",
     ],
 )
 def test_a_directory_that_fails_costs_what_it_tells(directory: str) -> None:
@@ -323,7 +319,6 @@ def test_a_directory_that_fails_costs_what_it_tells(directory: str) -> None:
     assert "0000:18:00.0" in [str(one.address) for one in found.pci or ()]
 
 
-@pytest.mark.xfail(strict=True, reason="pci.read asks host.link itself: every function is lost")
 def test_a_link_that_cannot_be_read_costs_one_device() -> None:
     """host.link raises what readlink says; each other function is still there."""
     host = machine(two_sockets() | gpu() | function("0000:18:00.0", under="pci0000:16"))
@@ -345,11 +340,7 @@ def test_a_link_that_cannot_be_read_costs_one_device() -> None:
     [
         ("0000:17:00\n", "4"),
         ("0000:17:00", "CPU1 SLOT2"),
-        pytest.param(
-            "0000:17\n",
-            "7",
-            marks=pytest.mark.xfail(strict=True, reason="pci._slots does not know the slot that is a whole bus"),
-        ),
+        ("0000:17\n", "7"),
     ],
 )
 def test_slots(address: str, named: str) -> None:
@@ -375,7 +366,6 @@ def test_no_iommu_group(target: str) -> None:
     assert fact(inventory(gpu() | {f"{AT}/iommu_group": Link(target)}), GPU).iommu_group is None
 
 
-@pytest.mark.xfail(strict=True, reason="parse.cpulist: 4 MB for a text of seven bytes, kept for each function")
 def test_local_lists_take_little_memory() -> None:
     """A recording of a hundred functions may say "0-65000" of each."""
     files: Files = two_sockets()
@@ -389,7 +379,6 @@ def test_local_lists_take_little_memory() -> None:
     assert held < 20 << 20
 
 
-@pytest.mark.xfail(strict=True, reason="bus._device: a parent that is not there counts as none, `right below its root`")
 def test_a_function_below_a_bridge_that_is_not_there() -> None:
     """Its parent was not recorded: that is not the same as hanging right below its root."""
     files = function("0000:19:00.0", under="pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:00.0") | bridge(

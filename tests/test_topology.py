@@ -108,7 +108,6 @@ CIRCLES = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="bus._Bus believes paths that hold a function twice: ancestors() never ends")
 @pytest.mark.parametrize("own", CIRCLES)
 def test_links_in_circles_end(own: dict[str, str]) -> None:
     """Recordings are untrusted: loops end."""
@@ -117,7 +116,6 @@ def test_links_in_circles_end(own: dict[str, str]) -> None:
         assert len(list(islice(found.ancestors(place(found, address).ref), 100))) < 100
 
 
-@pytest.mark.xfail(strict=True, reason="a function that hangs below itself is below no root")
 @pytest.mark.parametrize("own", CIRCLES)
 def test_links_in_circles_hide_no_device(own: dict[str, str]) -> None:
     text = tree(topology(circle(own)))

@@ -275,7 +275,8 @@ def _document(topology: Topology, form: str, start: Ref | None) -> str:
 
 
 def _give(text: str, output: str | None) -> None:
-    """Data to stdout, or whole into a file."""
+    """Data to stdout, or whole into a file. Names that are no UTF-8 come out with "?" in them."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
     if output is None or output == "-":
         click.echo(text, nl=False, color=True)
         return

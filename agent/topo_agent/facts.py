@@ -126,7 +126,7 @@ class Slot(NamedTuple):
     name: str
     domain: int
     bus: int
-    device: int
+    device: int | None  # None: a slot that is a whole bus
 
 
 class Netdev(NamedTuple):
@@ -267,7 +267,7 @@ class Inventory:
     disks: tuple[Disk, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
-    allowed_cpus: CpuSet | None = None  # what the asking process may use; never structure
+    allowed_cpus: CpuSet | None = field(default=None, compare=False)  # what the asking process may use
     links_now: tuple[tuple[PciAddress, LinkState], ...] = field(default=(), compare=False)
     hugepages_now: tuple[tuple[NumaId, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     netdevs_now: tuple[tuple[str, NetdevState], ...] = field(default=(), compare=False)

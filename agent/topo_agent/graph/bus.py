@@ -68,12 +68,18 @@ class _Bus:
         self.notes = notes
         self.silence = Unknown.NOT_SUPPORTED if inventory.source.complete else Unknown.NOT_RECORDED
         self.bus_cpus = {bus.root.removeprefix("sys/devices/"): bus.cpus for bus in inventory.buses}
-        self.slots = {(slot.domain, slot.bus, slot.device): slot.name for slot in inventory.slots}
+        self.slots: dict[tuple[int, int, int | None], str] = {
+            (slot.domain, slot.bus, slot.device): slot.name for slot in inventory.slots
+        }
         self.root_names: dict[PciAddress, str] = {}
+        self.orphans: set[PciAddress] = set()  # something is above them, and it is not on the bus
         self.chains: dict[PciAddress, list[PciAddress]] = {}  # the functions above, nearest first
         for address, device in self.facts.items():
             root, functions = place(device.path)
-            self.chains[address] = functions[-2::-1]
+            above = functions[-2::-1]
+            self.chains[address] = [one for one in above if self._holds(one, device)]
+            if above and not self.chains[address]:
+                self.orphans.add(address)
             if root is not None:
                 self.root_names[address] = root
         parents = {address: chain[0] for address, chain in self.chains.items() if chain}
@@ -81,6 +87,11 @@ class _Bus:
         self.roles: Mapping[PciAddress, BridgeRole] = kinds.roles(self.facts, self.kinds, parents)
         self.near = {address: self._near(device) for address, device in self.facts.items()}
         self.siblings = {node: siblings(node, self.memories, packages) for node in self.memories}
+
+    def _holds(self, above: PciAddress, device: PciDevice) -> bool:
+        """Is a function that a path names on the bus, and above? A path in circles names some that are not."""
+        known = self.facts.get(above)
+        return known is not None and known.path != "" and device.path.startswith(f"{known.path}/")
 
     def devices(self) -> Iterator[Device]:
         for address, device in self.facts.items():
@@ -91,7 +102,7 @@ class _Bus:
         tops: dict[str, list[PciAddress]] = {}
         for address, root in self.root_names.items():
             tops.setdefault(root, [])
-            if not self.chains[address]:
+            if not self.chains[address] and address not in self.orphans:
                 tops[root].append(address)
         for name in sorted(tops, key=_root_order):
             near = self._root_near(name, tops[name])
@@ -156,7 +167,7 @@ class _Bus:
             subvendor=device.subvendor,
             subdevice=device.subdevice,
             driver=device.driver,
-            parent=pci_ref(chain[0]) if chain and chain[0] in self.facts else None,
+            parent=pci_ref(chain[0]) if chain else None,
             root=None if root is None else _root_ref(root),
             numa_node=node,
             numa_nodes=() if node is None else self.siblings.get(node, (node,)),
@@ -169,12 +180,13 @@ class _Bus:
             slot=self._slot(address, chain),
             standard=standard.of(device),
             sources=_origin(near),
-            unknown=_unknown(device, near, root),
+            unknown=_unknown(device, near, root, orphan=address in self.orphans),
         )
 
     def _slot(self, address: PciAddress, chain: list[PciAddress]) -> str | None:
         """The label of the slot that a function sits in: its own, or that of the nearest function above it."""
-        return next((self.slots[one.card] for one in (address, *chain) if one.card in self.slots), None)
+        places = [place for one in (address, *chain) for place in (one.card, (one.domain, one.bus, None))]
+        return next((self.slots[place] for place in places if place in self.slots), None)
 
 
 def _origin(near: Near) -> tuple[tuple[str, Origin], ...]:
@@ -189,10 +201,12 @@ def _unknown_place(near: Near) -> UnknownFields:
     return tuple(sorted(found.items()))
 
 
-def _unknown(device: PciDevice, near: Near, root: str | None) -> UnknownFields:
+def _unknown(device: PciDevice, near: Near, root: str | None, *, orphan: bool) -> UnknownFields:
     found = {name: reason for name, reason in device.unknown if name != "numa_node"} | dict(_unknown_place(near))
     if root is None:
-        found["parent"] = found["pcie_root"] = Unknown.NOT_RECORDED
+        found["pcie_root"] = Unknown.NOT_RECORDED
+    if root is None or orphan:
+        found["parent"] = Unknown.NOT_RECORDED
     return tuple(sorted(found.items()))
 
 

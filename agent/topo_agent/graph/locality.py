@@ -37,20 +37,27 @@ class Places(NamedTuple):
             return Near(None, None, None, Unknown.CONTRADICTS)  # names a node that is not online
         if memory.cpus is None or memory.cpus:
             return Near(node, memory.cpus, origin, None)
-        return self.by_cpus(memory.near_cpus, origin)
+        return self._around(memory.near_cpus or frozenset(), origin)
 
     def by_cpus(self, cpus: CpuSet | None, origin: Origin) -> Near | None:
         """The node around a list of CPUs. All CPUs, or none, say nothing; parts of several nodes contradict."""
         near = (cpus or frozenset()) & self.online
         if not near or near == self.online or self.memories is None:
             return None
-        for node, memory in self.memories.items():
-            if memory.cpus and near <= memory.cpus:
-                return Near(node, memory.cpus, origin, None)
+        around = self._around(near, origin)
+        if around is not None:
+            return around
         touched = [memory.cpus for memory in self.memories.values() if memory.cpus and memory.cpus & near]
         if touched and frozenset[int]().union(*touched) == near:
             return Near(None, near, origin, None)  # whole nodes: near CPUs, but no one node
         return Near(None, None, None, Unknown.CONTRADICTS)
+
+    def _around(self, cpus: CpuSet, origin: Origin) -> Near | None:
+        """The one node that holds some CPUs."""
+        for node, memory in (self.memories or {}).items():
+            if cpus and memory.cpus and cpus <= memory.cpus:
+                return Near(node, memory.cpus, origin, None)
+        return None
 
     def only(self) -> Near | None:
         """The one node of a machine that has one, if it holds all its CPUs."""

@@ -85,12 +85,12 @@ class _Copy:
         self._documents()
 
     def _documents(self) -> None:
-        os.mkdir(f"{self.root}/documents")
         for name in DOCUMENTS:
             try:
                 answer = self._host.document(name)
             except Unavailable:
                 continue
+            os.makedirs(f"{self.root}/documents", exist_ok=True)
             self._file(f"documents/{name}.json", (json.dumps(answer, indent=1, sort_keys=True) + "\n").encode())
 
     def _entry(self, path: str) -> bool:

@@ -8,10 +8,11 @@ import os
 def replace(path: str, text: str) -> None:
     """Write beside the file, make it durable, then rename; OSError leaves the old file as it was.
 
-    A device or a pipe (`/dev/stdout`, a FIFO) is written to directly: there is nothing to replace.
+    A device or a pipe (`/dev/stdout`, a FIFO) is written to directly: there is nothing to replace. `/dev/stdout`
+    may be a file that others append to.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "w", encoding="utf-8") as file:
+    if path.startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path)):
+        with open(path, "a", encoding="utf-8") as file:
             file.write(text)
         return
     target = os.path.realpath(path)  # a link keeps pointing at the file it names

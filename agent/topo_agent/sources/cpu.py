@@ -6,6 +6,7 @@ known. A machine with 128 CPUs in 64 cores costs some 140 files instead of 800.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
@@ -13,7 +14,7 @@ from topo_agent.facts import Cache, Cpu
 from topo_agent.host import Host
 from topo_agent.ids import CpuId, CpuSet, PackageId, cpulist
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry
+from topo_agent.sources.entry import Entry, members
 
 _ROOT = "sys/devices/system/cpu"
 _HYBRID = ("cpu_core", "cpu_atom", "cpu_lowpower")  # arch/x86/events/intel/core.c
@@ -27,7 +28,7 @@ _CLUSTERS = ("cluster_cpus_list", "cluster_cpus")
 
 def read(host: Host, notes: Notes) -> tuple[Cpu, ...] | None:
     """Every CPU that has a directory, in order; None where the host says nothing of CPUs."""
-    ids = sorted(cpu for name in host.names(_ROOT) if (cpu := parse.numbered(name, "cpu")) is not None)
+    ids = sorted(cpu for name in Entry(host, _ROOT, notes).names() if (cpu := parse.numbered(name, "cpu")) is not None)
     if not ids:
         return None
     listed = Entry(host, _ROOT, notes).want("online", parse.cpulist)
@@ -61,11 +62,10 @@ def caches(host: Host, notes: Notes, cpus: Iterable[Cpu]) -> tuple[Cache, ...]:
     online = frozenset(cpu.id for cpu in cpus if cpu.online)
     found: dict[Cache, None] = {}
     for cpu in sorted(online):
-        for name in host.names(f"{_ROOT}/cpu{cpu}/cache"):
-            if name.startswith("index"):
-                cache = _cache(Entry(host, f"{_ROOT}/cpu{cpu}/cache/{name}", notes), online)
-                if cache is not None:
-                    found[cache] = None
+        for name, entry in members(host, f"{_ROOT}/cpu{cpu}/cache", notes):
+            cache = _cache(entry, online) if name.startswith("index") else None
+            if cache is not None:
+                found[cache] = None
     return tuple(found)
 
 
@@ -94,12 +94,12 @@ class _Topology:
         A package is believed if the CPUs that carry its id and the CPUs that its members list are the
         same. On doubt every CPU is asked, so that the answer does not depend on who was asked first.
         """
-        claims = list(self._leaders(_PACKAGES, "physical_package_id"))
         placed: dict[int, PackageId] = {}
-        for package, members in claims:
+        for package, members in self._leaders(_PACKAGES, "physical_package_id"):
             if package is None or members & placed.keys() or package in placed.values():
                 return self._packages_by_everybody()
-            if not self._masks_agree(min(members), members):
+            witness = self.entry(max(members)).want("physical_package_id", parse.decimal)
+            if witness != package or not self._masks_agree(min(members), members):
                 return self._packages_by_everybody()
             placed.update(dict.fromkeys(members, PackageId(package)))
         return placed, frozenset()
@@ -112,22 +112,22 @@ class _Topology:
             if package is not None and package >= 0:
                 carriers.setdefault(package, set()).add(cpu)
             lists[cpu] = self._listed(cpu, _PACKAGES) or frozenset()
-            if not self._masks_agree(cpu, lists[cpu]):
-                lists[cpu] = frozenset({-1})  # believe neither the list nor the mask
+        torn = {cpu for cpu in self.online if not self._masks_agree(cpu, lists[cpu])}
+        believed = {package: _believed(members, lists, torn) for package, members in carriers.items()}
+        outside = self.online - frozenset[int]().union(*believed.values())
         placed: dict[int, PackageId] = {}
-        disputed: set[int] = set()
-        for package, members in sorted(carriers.items()):
-            if all(not lists[cpu] or lists[cpu] == members for cpu in members):
+        for package, members in sorted(believed.items()):
+            if all(lists[cpu] - members <= outside for cpu in members):
                 placed.update(dict.fromkeys(members, PackageId(package)))
-            else:
-                disputed |= members
-                self.notes.add(
-                    Level.CONFLICT,
-                    f"pkg:{package}",
-                    "package_disputed",
-                    f"CPUs {cpulist(members)} carry this package's id but list other siblings; not believed",
-                )
-        return placed, frozenset(disputed)
+        disputed = frozenset[int]().union(*carriers.values()) - placed.keys()
+        if disputed:
+            self.notes.add(
+                Level.CONFLICT,
+                f"{_ROOT}/cpu{min(disputed)}/topology",
+                "package_disputed",
+                f"the package ids and sibling lists of CPUs {cpulist(disputed)} contradict; their package is unknown",
+            )
+        return placed, disputed
 
     def _masks_agree(self, cpu: int, listed: CpuSet) -> bool:
         masks = (self.entry(cpu).want(name, parse.cpumask) for name in ("package_cpus", "core_siblings"))
@@ -163,14 +163,19 @@ class _Topology:
         return found
 
     def numbers(self, name: str, files: tuple[str, ...]) -> dict[int, int]:
-        """CPU -> die_id or cluster_id; empty where the first CPU has none, for then no CPU has."""
+        """CPU -> die_id or cluster_id; empty where the first CPU that can be read has none, for then no CPU has."""
         found: dict[int, int] = {}
         for number, members in self._leaders(files, name):
-            if number is None and not found:
+            if number is None and not found and not self._fails(min(members), name):
                 return {}
             if number is not None and number != 0xFFFF:  # arm64 prints a missing cluster id as 65535
                 found.update(dict.fromkeys(members, number))
         return found
+
+    def _fails(self, cpu: int, name: str) -> bool:
+        """Is the file there and does not answer?"""
+        entry = self.entry(cpu)
+        return entry.want(name, parse.decimal, name) is None and dict(entry.unknown)[name] is not entry.absent
 
     def _leaders(self, files: tuple[str, ...], name: str) -> Iterator[tuple[int | None, CpuSet]]:
         """(number, members) for the first CPU of each group; -1 is no number. Lists that are missing stay missing."""
@@ -196,6 +201,18 @@ class _Topology:
         return None
 
 
+def _believed(carriers: set[int], lists: dict[int, CpuSet], torn: set[int]) -> CpuSet:
+    """Of the CPUs that carry one package id, those whose sibling lists agree, if they are more than half of all these.
+
+    Nobody, where one of them says two things at once (its list and its mask differ). Without lists the id decides.
+    """
+    if carriers & torn:
+        return frozenset()
+    common, _ = Counter(lists[cpu] for cpu in sorted(carriers)).most_common(1)[0]
+    agreeing = frozenset(cpu for cpu in carriers if lists[cpu] == common and (not common or cpu in common))
+    return agreeing if 2 * len(agreeing) > max(len(carriers), len(common)) else frozenset()
+
+
 def _why_no_package(topology: _Topology, cpu: int, packages: dict[int, PackageId], disputed: CpuSet) -> UnknownFields:
     if cpu in packages:
         return ()
@@ -217,8 +234,10 @@ def _kinds(host: Host, notes: Notes) -> dict[int, str]:
 def _capacities(host: Host, notes: Notes, online: list[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for cpu in online:
-        capacity = Entry(host, f"{_ROOT}/cpu{cpu}", notes).want("cpu_capacity", parse.count)
-        if capacity is None:
+        entry = Entry(host, f"{_ROOT}/cpu{cpu}", notes)
+        capacity = entry.want("cpu_capacity", parse.count, "capacity")
+        if capacity is not None:
+            found[cpu] = capacity
+        elif dict(entry.unknown)["capacity"] is entry.absent:
             break  # not an architecture that tells it
-        found[cpu] = capacity
     return found

@@ -59,7 +59,7 @@ class Entry:
         """
         path = f"{self.path}/{name}"
         try:
-            return parse(self.host.text(path))
+            value = parse(self.host.text(path))
         except OSError as error:
             absent = error.errno in ABSENT
             reason = self.absent if absent else Unknown.UNREADABLE
@@ -70,8 +70,12 @@ class Entry:
         except ValueError as error:
             reason = Unknown.UNREADABLE
             self.notes.add(Level.DEGRADED, path, "file_garbled", f"{error}; taken as unknown")
-        if field is not None:
-            self._unknown[field] = reason
+        else:
+            if field is not None:
+                self._unknown.pop(field, None)
+            return value
+        if field is not None and (reason is not self.absent or field not in self._unknown):
+            self._unknown[field] = reason  # a file that fails says more than another that is not there
         return None
 
     def now(self, name: str, parse: Callable[[str], T]) -> T | None:
@@ -102,12 +106,16 @@ class Entry:
 
     def target(self, name: str) -> str | None:
         """The path below the root that a link means; None without a link, or where it leaves the root."""
+        written = self.written(name)
+        return None if written is None else resolve(self.path, written)
+
+    def written(self, name: str) -> str | None:
+        """A link's target as it is written; None without a link, and with a note where it cannot be read."""
         try:
-            written = self.host.link(f"{self.path}/{name}")
+            return self.host.link(f"{self.path}/{name}")
         except OSError as error:
             self.notes.add(Level.DEGRADED, f"{self.path}/{name}", "link_unreadable", errno_name(error))
             return None
-        return None if written is None else resolve(self.path, written)
 
     def names(self, name: str = "") -> list[str]:
         """The names in this directory, or in one below it; what cannot be listed has a note and is empty."""
@@ -129,12 +137,9 @@ def members(host: Host, folder: str, notes: Notes) -> Iterator[tuple[str, Entry]
 
     Members of old or synthetic trees are plain directories: those are read in place.
     """
-    for name in Entry(host, folder, notes).names():
-        try:
-            written = host.link(f"{folder}/{name}")
-        except OSError as error:
-            notes.add(Level.DEGRADED, f"{folder}/{name}", "link_unreadable", errno_name(error))
-            continue
+    place = Entry(host, folder, notes)
+    for name in place.names():
+        written = place.written(name)
         path = f"{folder}/{name}" if written is None else resolve(folder, written)
         if path is not None:
             yield name, Entry(host, path, notes)

@@ -15,7 +15,7 @@ from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Gpu, GpuLink, NvLinkState
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import NumaId, PciAddress, function_in
-from topo_agent.sources.entry import Entry, members
+from topo_agent.sources.entry import members
 
 _NODES = {"drm": re.compile(r"(card|renderD)[0-9]+", re.ASCII), "accel": re.compile(r"accel[0-9]+", re.ASCII)}
 _PROC = "proc/driver/nvidia/gpus"
@@ -73,8 +73,8 @@ def _drm(host: Host, notes: Notes) -> Iterator[Gpu]:
 
 def _proc(host: Host, notes: Notes) -> Iterator[Gpu]:
     """proc/driver/nvidia/gpus/<bdf>/information: model and UUID without any library."""
-    for name in host.names(_PROC):
-        said = Entry(host, f"{_PROC}/{name}", notes).want("information", _lines) or {}
+    for name, entry in members(host, _PROC, notes):
+        said = entry.want("information", _lines) or {}
         try:
             function = PciAddress.parse(name)
         except ValueError as error:

@@ -14,7 +14,7 @@ from topo_agent.facts import Gpu, GpuLink
 from topo_agent.host import Host
 from topo_agent.ids import PciAddress
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry
+from topo_agent.sources.entry import Entry, members
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _XGMI = 11  # CRAT_IOLINK_TYPE_XGMI
@@ -37,7 +37,9 @@ class _Node(NamedTuple):
 
 def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
     """The GPUs of KFD. `present` are the functions on the bus: a partition number may hide in the function bits."""
-    numbers = sorted(number for name in host.names(_NODES) if (number := parse.numbered(name)) is not None)
+    numbers = sorted(
+        number for name in Entry(host, _NODES, notes).names() if (number := parse.numbered(name)) is not None
+    )
     if not numbers:
         return Found((), None)
     on_the_bus = frozenset(present)
@@ -96,8 +98,8 @@ def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
 def _links(host: Host, notes: Notes, node: _Node, places: dict[int, PciAddress]) -> Iterator[GpuLink]:
     """The xGMI links of a node to other GPUs. A peer that is not recorded is unknown, not unlinked."""
     folder = f"{_NODES}/{node.number}/io_links"
-    for name in host.names(folder):
-        said = Entry(host, f"{folder}/{name}", notes).want("properties", _properties)
+    for _, entry in members(host, folder, notes):
+        said = entry.want("properties", _properties)
         if said is None or said.get("type") != _XGMI:
             continue
         peer = places.get(said.get("node_to", -1))

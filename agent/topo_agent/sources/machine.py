@@ -65,13 +65,13 @@ def read(host: Host, notes: Notes) -> Machine:
         )
     )
     processor = _first_processor(host)
-    hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.clean)
+    hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.word)
     if hypervisor is None and vendor is not None:
         hypervisor = _HYPERVISOR_MAKERS.get(vendor.lower())
-    virtual = _virtual(hypervisor, processor)
+    virtual = _virtual(hypervisor, processor, Entry(host, "proc/xen", notes).want("capabilities", parse.clean) or "")
     if virtual is None:
         unknown["virtual"] = dmi.absent
-    kernel = Entry(host, "proc/sys/kernel", notes).want("osrelease", parse.clean)
+    kernel = Entry(host, "proc/sys/kernel", notes).want("osrelease", parse.word)
     return Machine(
         vendor=vendor,
         product=product,
@@ -81,13 +81,15 @@ def read(host: Host, notes: Notes) -> Machine:
         kernel=told("kernel", kernel),
         virtual=virtual,
         hypervisor=hypervisor,
-        cpu_model=told("cpu_model", processor.get("model name")),
+        cpu_model=told("cpu_model", parse.word(processor.get("model name") or "")),
         unknown=tuple(sorted(unknown.items())),
     )
 
 
-def _virtual(hypervisor: str | None, processor: dict[str, str]) -> bool | None:
-    """x86 sets a CPU flag in every virtual machine; other architectures do not tell."""
+def _virtual(hypervisor: str | None, processor: dict[str, str], xen: str) -> bool | None:
+    """x86 sets a CPU flag in every virtual machine; other architectures do not tell. Xen's dom0 owns the hardware."""
+    if "control_d" in xen:
+        return False
     if hypervisor is not None:
         return True
     flags = (processor.get("flags") or "").split()
@@ -107,8 +109,8 @@ def allowed_cpus(host: Host, notes: Notes) -> CpuSet | None:
 
 def _dmi(text: str) -> str | None:
     """`"PowerEdge XE9680\\n"` -> the same; None for what boards say when nobody filled the field in."""
-    word = "".join(c for c in parse.clean(text) if c.isprintable())[:120]
-    return None if word.lower() in _PLACEHOLDERS else word
+    said = parse.word(text)
+    return None if said is None or said.lower() in _PLACEHOLDERS else said
 
 
 def _architecture(host: Host) -> str | None:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
 from topo_agent.facts import Hugepages, NumaNode
-from topo_agent.host import Host, resolve
+from topo_agent.host import Host
 from topo_agent.ids import CpuSet, NumaId, PciAddress, cpulist
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry
+from topo_agent.sources.entry import Entry, members
 
 _ROOT = "sys/devices/system/node"
 _GPUS = "proc/driver/nvidia/gpus"
@@ -25,7 +25,7 @@ class Found(NamedTuple):
 
 def read(host: Host, notes: Notes, online_cpus: CpuSet | None) -> Found | None:
     """Every online node, by id; None where the kernel has no NUMA or nothing is recorded of it."""
-    directories = _numbers(host.names(_ROOT))
+    directories = _numbers(Entry(host, _ROOT, notes).names())
     if not directories:
         return None
     listed = Entry(host, _ROOT, notes).want("online", parse.cpulist)
@@ -50,7 +50,7 @@ def _node(
     gpus: dict[int, PciAddress],
 ) -> NumaNode:
     entry = Entry(host, f"{_ROOT}/node{node}", notes)
-    cpus = entry.want("cpulist", parse.cpulist)
+    cpus = entry.want("cpulist", parse.cpulist, "cpus")
     if cpus is None:  # kernels before 2.6.38 have the mask only
         cpus = entry.want("cpumap", parse.cpumask, "cpus")
     if cpus is not None and online_cpus is not None:
@@ -110,33 +110,29 @@ def _hugepages(entry: Entry) -> tuple[Hugepages, ...]:
 def _dax(host: Host, notes: Notes) -> dict[int, str]:
     """Node -> the path of the DAX device whose memory the kmem driver handed to the kernel as that node."""
     found: dict[int, str] = {}
-    for name in host.names("sys/bus/dax/devices"):
-        target = host.link(f"sys/bus/dax/devices/{name}")
-        path = resolve("sys/bus/dax/devices", target) if target else None
-        if path is None:
-            continue
-        entry = Entry(host, path, notes)
-        if entry.link("driver") == "kmem":
-            node = entry.want("target_node", parse.decimal)
-            if node is not None and node >= 0:
-                found[node] = path
+    for _, entry in members(host, "sys/bus/dax/devices", notes):
+        node = entry.want("target_node", parse.decimal) if entry.link("driver") == "kmem" else None
+        if node is not None and node >= 0:
+            found[node] = entry.path
     return found
 
 
 def _gpu_memory(host: Host, notes: Notes) -> dict[int, PciAddress]:
     """Node -> the GPU whose memory it is, where the NVIDIA driver says so (`Node:      250`)."""
     found: dict[int, PciAddress] = {}
-    for name in host.names(_GPUS):
-        lines = Entry(host, f"{_GPUS}/{name}", notes).want("numa_status", lambda text: text.splitlines()) or []
-        for line in lines:
-            key, _, value = line.partition(":")
-            node = parse.numbered(value.strip())
-            if key.strip() == "Node" and node is not None:
-                try:
-                    found[node] = PciAddress.parse(name)
-                except ValueError as error:
-                    notes.add(Level.DEGRADED, f"{_GPUS}/{name}", "file_garbled", str(error))
+    for name, entry in members(host, _GPUS, notes):
+        node = entry.want("numa_status", _node_of_status)
+        try:
+            found |= {} if node is None else {node: PciAddress.parse(name)}
+        except ValueError as error:
+            notes.add(Level.DEGRADED, entry.path, "name_garbled", str(error))
     return found
+
+
+def _node_of_status(text: str) -> int | None:
+    """`"Node:      250"` among other lines -> `250`; None where the driver gives no number."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return next((parse.numbered(value.strip()) for key, _, value in pairs if key.strip() == "Node"), None)
 
 
 def _without_overlap(nodes: list[NumaNode], notes: Notes) -> list[NumaNode]:

@@ -15,12 +15,12 @@ from topo_agent.facts import LinkState, PciBus, PciDevice, PcieLink, Slot
 from topo_agent.host import Host, resolve
 from topo_agent.ids import NumaId, PciAddress
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry, each
+from topo_agent.sources.entry import Entry, each, members
 
 _DEVICES = "sys/bus/pci/devices"
 _SLOTS = "sys/bus/pci/slots"
 _ROOT = re.compile(r"pci([0-9a-f]{4,8}:[0-9a-f]{2})", re.ASCII)
-_SLOT = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.ASCII)
+_SLOT = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2})(?::([0-9a-f]{2}))?", re.ASCII)
 
 _FIELDS = {
     "class": "class",
@@ -43,10 +43,11 @@ class Found(NamedTuple):
 
 def read(host: Host, notes: Notes) -> Found | None:
     """Every function in bus order; None where this host has no PCI bus or nothing is recorded of it."""
-    names = host.names(_DEVICES)
+    place = Entry(host, _DEVICES, notes)
+    names = place.names()
     if not names:
         return None
-    links = {name: host.link(f"{_DEVICES}/{name}") for name in names}
+    links = {name: place.written(name) for name in names}
     now: list[tuple[PciAddress, LinkState]] = []
     devices = sorted(each(names, lambda name: _device(host, notes, name, links[name], now)), key=lambda d: d.address)
     return Found(
@@ -78,6 +79,7 @@ def _device(
         entry.want(name, parse.count) if entry.has(name) else None for name in ("sriov_totalvfs", "sriov_numvfs")
     )
     group = (entry.link("iommu_group") if entry.has("iommu_group") else None) or ""
+    local_cpus = None if numa_node is not None else _local_cpus(entry)
     return PciDevice(
         address=address,
         path=path,
@@ -88,7 +90,7 @@ def _device(
         subdevice=subdevice,
         driver=event.get("DRIVER") or (None if event else entry.link("driver")),
         numa_node=numa_node,
-        local_cpus=None if numa_node is not None else _local_cpus(entry),
+        local_cpus=local_cpus,
         link=pcie,
         physfn=physfn,
         sriov_total=total,
@@ -108,12 +110,13 @@ def _path(name: str, link: str | None) -> str:
 
 def _id(entry: Entry, word: str | None, name: str) -> int | None:
     """A number that uevent prints without leading zeros ("60400"), or else the attribute of that name."""
+    read = parse.class_code if name == "class" else parse.hexadecimal
     if word is not None:
         try:
-            return parse.hexadecimal(word)
+            return read(word)
         except ValueError as error:
             entry.notes.add(Level.DEGRADED, f"{entry.path}/uevent", "file_garbled", f"{error}; {name} read instead")
-    return entry.want(name, parse.hexadecimal, _FIELDS[name])
+    return entry.want(name, read, _FIELDS[name])
 
 
 def _pair(entry: Entry, word: str | None, first: str, second: str) -> tuple[int | None, int | None]:
@@ -145,6 +148,7 @@ def _local_cpus(entry: Entry) -> frozenset[int] | None:
     mask = entry.want("local_cpus", parse.cpumask)
     if listed is not None and mask is not None and listed != mask:
         entry.notes.add(Level.CONFLICT, entry.path, "local_cpus_disputed", "local_cpus and local_cpulist differ")
+        entry.say_unknown("numa_node", Unknown.CONTRADICTS)
         return None
     return mask if listed is None else listed
 
@@ -189,9 +193,9 @@ def root_of(path: str) -> str:
 
 
 def _slots(host: Host, notes: Notes) -> Iterable[Slot]:
-    for name in host.names(_SLOTS):
-        text = Entry(host, f"{_SLOTS}/{name}", notes).want("address", parse.clean)
-        matched = _SLOT.fullmatch(text or "")
+    """drivers/pci/slot.c prints `0000:82:00`, and `0000:82` for a slot that is a whole bus."""
+    for name, entry in members(host, _SLOTS, notes):
+        matched = _SLOT.fullmatch(entry.want("address", parse.clean) or "")
         if matched:
-            domain, bus, device = (int(part, 16) for part in matched.groups())
-            yield Slot(name=name, domain=domain, bus=bus, device=device)
+            device = None if matched[3] is None else int(matched[3], 16)
+            yield Slot(name=name, domain=int(matched[1], 16), bus=int(matched[2], 16), device=device)

@@ -8,6 +8,7 @@ from topo_agent.graph.order import gpu_numbers, labels, physical
 from topo_agent.graph.paths import Path, Paths
 from topo_agent.graph.topology import Device, DeviceKind, Topology
 from topo_agent.ids import Ref, cpulist
+from topo_agent.views.text import clean
 
 _LEGEND = """
   X    = the device itself
@@ -66,7 +67,7 @@ def _nic_legend(devices: Sequence[Device], called: dict[Ref, str]) -> Iterator[s
         yield "NIC Legend:"
         yield ""
         for nic in nics:
-            yield f"  {called[nic.ref]}: {' '.join((*nic.names.rdma, *nic.names.netdev, str(nic.address)))}"
+            yield clean(f"  {called[nic.ref]}: {' '.join((*nic.names.rdma, *nic.names.netdev, str(nic.address)))}")
         yield ""
 
 

@@ -41,7 +41,7 @@ def device(one: Device) -> dict[str, Json]:
         "cpus": None if one.cpus is None else cpulist(one.cpus),
         "standard": _standard(one),
     }
-    if one.parent is None and one.root is not None:
+    if one.parent is None and "parent" not in dict(one.unknown):
         del said["parent"]  # right below its root
     optional: dict[str, Json] = {
         "role": one.role,

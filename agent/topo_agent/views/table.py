@@ -11,6 +11,7 @@ from topo_agent.graph.topology import Device, Memory, Topology
 from topo_agent.ids import CpuId, NumaId, Ref, cpulist
 from topo_agent.views import devices, names
 from topo_agent.views.devices import Row, Value
+from topo_agent.views.text import clean, width
 from topo_agent.views.units import binary_size, link_name
 
 UNKNOWN = "?"
@@ -24,10 +25,9 @@ def rows(topology: Topology, kind: str) -> list[Row]:
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Aligned text with a header; `?` is unknown, `-` does not apply (an empty string in the row)."""
     lines = [[column.upper() for column in columns], *([_cell(row[column]) for column in columns] for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
-    )
+    widths = [max(width(line[place]) for line in lines) for place in range(len(columns))]
+    padded = ((cell + " " * (wide - width(cell)) for cell, wide in zip(line, widths, strict=True)) for line in lines)
+    return "".join("  ".join(line).rstrip() + "\n" for line in padded)
 
 
 def comma_separated(rows: Sequence[Row], columns: Sequence[str]) -> str:
@@ -60,7 +60,7 @@ def _cell(value: Value) -> str:
 def _plain(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "" if value is None else str(value)
+    return "" if value is None else clean(str(value))
 
 
 def _numa(topology: Topology) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from topo_agent.graph.topology import Device, DeviceKind, Memory, Package, Root,
 from topo_agent.ids import CpuSet, Ref, cpulist
 from topo_agent.views import names
 from topo_agent.views.devices import names_of, speed, state
+from topo_agent.views.text import clean, fit, wrap
 from topo_agent.views.units import binary_size, link_name, plural
 
 _WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch"}
@@ -22,6 +23,7 @@ _COLOURS: dict[DeviceKind, str] = {"gpu": "green", "nic": "cyan", "nvme": "magen
 _STORAGE, _COPROCESSOR, _ACCELERATOR = 0x01, 0x0B, 0x12
 DIAGNOSTICS_AT_MOST = 6
 BOLD = "bold"
+_ROOM = 40  # columns that a line keeps for its text, however deep it is
 
 _SILENCE = {
     Unknown.FIRMWARE_SILENT: "firmware says -1",
@@ -58,7 +60,7 @@ def tree(
     """
     writer = _Writer(topology, everything=everything)
     if start is None:
-        lines = [*_headline(topology), "", *_draw(writer.machine(), width, color=color)]
+        lines = [*_headline(topology, width), "", *_draw(writer.machine(), width, color=color)]
     else:
         lines = list(_draw([writer.surroundings(start)], width, color=color))
     return "\n".join([*lines, *_foot(topology.diagnostics, diagnostics, width), ""])
@@ -68,24 +70,23 @@ def _draw(branches: list[Branch], width: int, *, color: bool, indent: str = "", 
     for branch in branches:
         last = branch is branches[-1]
         edge = "" if top else ("└─ " if last else "├─ ")
-        room = width - len(indent) - len(edge)
-        text = branch.text if len(branch.text) <= room else branch.text[: room - 1] + "…"
+        text = fit(clean(branch.text), max(width - len(indent) - len(edge), 1))
         if color and branch.colour == BOLD:
             text = click.style(text, bold=True)
         elif color and branch.colour:
             text = click.style(text, fg=branch.colour)
         yield f"{indent}{edge}{text}"
-        deeper = indent + ("" if top else ("   " if last else "│  "))
+        deeper = (indent + ("" if top else ("   " if last else "│  ")))[: max(width - _ROOM, 0)]
         yield from _draw(branch.below, width, color=color, indent=deeper, top=False)
 
 
-def _headline(topology: Topology) -> Iterator[str]:
+def _headline(topology: Topology, width: int) -> Iterator[str]:
     machine = topology.machine
     name = " ".join(filter(None, (machine.vendor, machine.product))) or "A machine that does not say its name"
     if machine.virtual:
         name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
-    yield name
-    yield " · ".join(_counts(topology))
+    yield fit(clean(name), width)
+    yield from wrap(list(_counts(topology)), " · ", width)
 
 
 def _counts(topology: Topology) -> Iterator[str]:
@@ -109,6 +110,8 @@ def _counts(topology: Topology) -> Iterator[str]:
 
 def _foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[str]:
     """What went wrong, the same sentence once with a count; notes that cost nothing are left to json."""
+    if most == 0:
+        return
     grouped: dict[tuple[str, str], list[Diagnostic]] = {}
     for one in diagnostics:
         if one.level is not Level.NOTE:
@@ -117,10 +120,9 @@ def _foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[
         yield ""
     for (level, message), same in list(grouped.items())[:most]:
         others = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        line = f"{level}: {same[0].subject}{others}: {message}"
-        yield line if len(line) <= width else line[: width - 1] + "…"
+        yield fit(clean(f"{level}: {same[0].subject}{others}: {message}"), width)
     if len(grouped) > most:
-        yield f"… and {len(grouped) - most} more kinds of diagnostics: see -f json"
+        yield fit(f"… and {len(grouped) - most} more kinds of diagnostics: see -f json", width)
 
 
 class _Writer:
@@ -228,7 +230,7 @@ class _Writer:
         if self.everything or len(branch.below) != 1:
             return branch
         only = branch.below[0]
-        return Branch(f"{root.name} · {only.text}", only.colour, only.below)
+        return Branch(f"{branch.text} · {only.text}", only.colour, only.below)
 
     def _root(self, root: Root) -> Branch:
         children = self._children(root.ref)
@@ -255,7 +257,7 @@ class _Writer:
         passed = _Passed()
         for device in children:
             grandchildren = self._children(device.ref)
-            if device.physfn is not None:
+            if device.physfn in self.topology.nodes:
                 continue  # counted at its PF
             if device.kind == "bridge" and not grandchildren:
                 passed.empty += 1
@@ -336,7 +338,7 @@ class _Passed:
 
 def _interesting(device: Device) -> bool:
     base = None if device.class_code is None else device.class_code >> 16
-    return device.kind in _WORDS or base in (_COPROCESSOR, _ACCELERATOR)
+    return device.kind in _WORDS or base is None or base in (_COPROCESSOR, _ACCELERATOR)
 
 
 def _one_card(devices: list[Device]) -> bool:

@@ -9,7 +9,7 @@ def binary_size(count: int) -> str:
     """`549755813888` -> `"512 GiB"`: three digits at most, as `free -h` rounds."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
+        if round(value) < 1024 or unit == "TiB":
             break
         value /= 1024
     return f"{value:.0f} {unit}" if value >= 10 or value == int(value) else f"{value:.1f} {unit}"
