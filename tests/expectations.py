@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from topo_agent.graph.nodes import Device, Memory
 from topo_agent.graph.paths import Paths
-from topo_agent.graph.topology import Device, Memory, Topology
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import NumaId, PciAddress, cpulist, pci_ref
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from topo_agent.facts import Inventory, PciDevice
 from topo_agent.graph.build import build
-from topo_agent.graph.topology import Device, Topology
+from topo_agent.graph.nodes import Device
+from topo_agent.graph.topology import Topology
 from topo_agent.host import Source
 from topo_agent.host.paper import Document, Entry, Link, PaperHost
 from topo_agent.ids import PciAddress, pci_ref

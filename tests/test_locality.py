@@ -22,7 +22,7 @@ from tests.paper import (
 )
 from topo_agent.diagnostics import Unknown
 from topo_agent.graph.build import build
-from topo_agent.graph.topology import Device, Root
+from topo_agent.graph.nodes import Device, Root
 from topo_agent.scan import scan
 
 ROOT, PORT, NIC = "pci0000:16", "0000:16:01.0", "0000:17:00.0"

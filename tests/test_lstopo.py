@@ -15,7 +15,8 @@ from topo_agent.host import TEXT_LIMIT, BadSource, Host, Source, recording
 from topo_agent.host.live import LiveHost
 from topo_agent.host.opening import open_host
 from topo_agent.host.paper import Entry, Failure, Link, PaperHost
-from topo_agent.host.unpack import functions, header, headers, is_name, stays_inside, unpack
+from topo_agent.host.header import functions, header, headers
+from topo_agent.host.unpack import is_name, stays_inside, unpack
 from topo_agent.ids import PciAddress
 
 # In CI it must be there: without it the tests below fail on the missing program.

@@ -9,7 +9,7 @@ import pytest
 from tests.paper import CPU, NODE, Files, cpus, inventory, machine, nodes, topology, two_sockets
 from topo_agent.diagnostics import Unknown
 from topo_agent.facts import Inventory, NumaNode
-from topo_agent.graph.topology import Memory
+from topo_agent.graph.nodes import Memory
 from topo_agent.host.paper import Link
 from topo_agent.ids import NumaId, PciAddress
 from topo_agent.scan import scan

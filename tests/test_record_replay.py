@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.machines import MACHINES, archive, needs_machines
+from tests.paper import function, machine, two_sockets
 from tests.test_cli import environment
 from topo_agent.graph.build import build
 from topo_agent.host import Host, Json, covered, recording
 from topo_agent.host.opening import open_host
+from topo_agent.host.paper import Link
+from topo_agent.host.unpack import unpack
 from topo_agent.scan import scan
 from topo_agent.views.document import document
 
@@ -108,13 +111,29 @@ def test_this_machine_has_the_same_structure_as_its_recording() -> None:
 
 def test_the_state_of_this_machine_is_recorded_too() -> None:
     """Which values moved meanwhile nobody knows; which were asked does not change."""
-    live = told(open_host(None))["state"]
-    replayed = told(recording.parse(recording.write(open_host(None), keep_names=True)))["state"]
-    assert isinstance(live, dict)
-    assert isinstance(replayed, dict)
-    assert {of: sorted(now) for of, now in live.items() if isinstance(now, dict)} == {
-        of: sorted(now) for of, now in replayed.items() if isinstance(now, dict)
-    }
+    live, replayed = asked(open_host(None)), asked(recording.parse(recording.write(open_host(None), keep_names=True)))
+    for now in live.values():
+        now.discard("irqs")  # the next test
+    for now in replayed.values():
+        now.discard("irqs")
+    assert live == replayed
+
+
+def asked(host: Host) -> dict[str, set[str]]:
+    state = told(host)["state"]
+    assert isinstance(state, dict)
+    return {of: {*now} for of, now in state.items() if isinstance(now, dict)}
+
+
+@pytest.mark.xfail(strict=True, reason="covered._DIRECTORIES has no proc/irq: where interrupts go is lost")
+def test_interrupts_are_recorded_too(tmp_path: Path) -> None:
+    files = function("0000:00:03.0", under="pci0000:00", files={"net/eth0/type": "1\n", "msi_irqs/24": "msix\n"})
+    files |= {"proc/irq/24/effective_affinity_list": "1\n", "proc/irq/24/smp_affinity_list": "0-1\n"}
+    files |= {"sys/class/net/eth0": Link("../../devices/pci0000:00/0000:00:03.0/net/eth0")}
+    unpack(machine(two_sockets() | files), str(tmp_path / "root"))
+    host = open_host(str(tmp_path / "root"))
+    assert asked(host) == {"pci:0000:00:03.0": {"irqs", "ports"}}
+    assert asked(recording.parse(recording.write(host, keep_names=True))) == asked(host)
 
 
 def by_program(*arguments: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.paper import DEVICES, Files, bridge, function, place, topology, two_sockets
 from tests.test_pci import virtual, vmd
-from topo_agent.graph.topology import Standard
+from topo_agent.graph.nodes import Standard
 from topo_agent.host.paper import Link
 
 NIC = "0000:17:00.0"

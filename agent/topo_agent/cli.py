@@ -13,7 +13,8 @@ import click
 from topo_agent import __version__
 
 if TYPE_CHECKING:
-    from topo_agent.graph.topology import DeviceKind, Topology
+    from topo_agent.graph.nodes import DeviceKind
+    from topo_agent.graph.topology import Topology
     from topo_agent.host import Host
     from topo_agent.ids import Ref
 
@@ -130,7 +131,8 @@ def dump(look: Look, device: str | None, form: str, everything: bool, kinds: str
     topology = _topology(look.source)
     start = None if device is None else _find(topology, device)
     if form == "tree":
-        from topo_agent.views.tree import DIAGNOSTICS_AT_MOST, tree
+        from topo_agent.views.summary import DIAGNOSTICS_AT_MOST
+        from topo_agent.views.tree import tree
 
         text = tree(
             topology,

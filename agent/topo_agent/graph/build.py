@@ -8,7 +8,8 @@ from __future__ import annotations
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Cpu, Inventory
 from topo_agent.graph import bus, join, links, memory, virtual
-from topo_agent.graph.topology import Package, Topology
+from topo_agent.graph.nodes import Package
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import PackageId, numa_ref, package_ref, pci_ref
 
 

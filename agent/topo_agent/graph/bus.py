@@ -9,7 +9,7 @@ from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Inventory, PciDevice
 from topo_agent.graph import kinds, standard
 from topo_agent.graph.locality import Near, Places, decide, siblings
-from topo_agent.graph.topology import BridgeRole, Device, DeviceKind, Memory, Origin, Package, Root
+from topo_agent.graph.nodes import BridgeRole, Device, DeviceKind, Memory, Origin, Package, Root
 from topo_agent.ids import CpuSet, PciAddress, Ref, pci_ref
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)

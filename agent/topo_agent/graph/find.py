@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 
+from topo_agent.graph.nodes import Device, Virtual
 from topo_agent.graph.order import gpu_numbers, nic_numbers
-from topo_agent.graph.topology import Device, Topology, Virtual
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import PciAddress, Ref, pci_ref
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
-from topo_agent.graph.topology import Device, GpuPart, Memory, Names, NicPart, NicPort, NvmePart, PortState
+from topo_agent.graph.nodes import Device, GpuPart, Memory, Names, NicPart, NicPort, NvmePart, PortState
 from topo_agent.ids import PciAddress, Ref, pci_ref
 
 T = TypeVar("T")

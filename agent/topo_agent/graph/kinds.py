@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topo_agent.facts import PciDevice
-from topo_agent.graph.topology import BridgeRole, DeviceKind
+from topo_agent.graph.nodes import BridgeRole, DeviceKind
 from topo_agent.ids import PciAddress
 
 NVIDIA, ATI, INTEL, NEC, HABANA, HUAWEI = 0x10DE, 0x1002, 0x8086, 0x1BCF, 0x1DA3, 0x19E5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topo_agent.facts import GpuLink, NvLinkState
-from topo_agent.graph.topology import Link
+from topo_agent.graph.nodes import Link
 from topo_agent.ids import PciAddress, Ref, pci_ref
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from topo_agent.diagnostics import Unknown
 from topo_agent.facts import NumaNode
-from topo_agent.graph.topology import Memory, Origin, Package
+from topo_agent.graph.nodes import Memory, Origin, Package
 from topo_agent.ids import CpuSet, NumaId
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topo_agent.facts import MemoryKind, NumaNode
 from topo_agent.graph.locality import nearest_with_cpus
-from topo_agent.graph.topology import Memory
+from topo_agent.graph.nodes import Memory
 from topo_agent.ids import CpuSet, NumaId, numa_ref
 
 _HBM_FACTOR = 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from topo_agent.graph.topology import Device, DeviceKind, Topology
+from topo_agent.graph.nodes import Device, DeviceKind
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
 
 

@@ -10,7 +10,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from topo_agent.graph.bandwidth import of_link
-from topo_agent.graph.topology import Device, DeviceKind, Topology
+from topo_agent.graph.nodes import Device, DeviceKind
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
 
 SCOPE: tuple[DeviceKind, ...] = ("gpu", "nic", "nvme")

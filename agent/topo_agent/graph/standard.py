@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from topo_agent.facts import PciDevice
-from topo_agent.graph.topology import Standard
+from topo_agent.graph.nodes import Standard
 
 _BDF = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
 

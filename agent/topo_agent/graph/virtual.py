@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from topo_agent.facts import Inventory, Netdev
 from topo_agent.graph.join import nvme_part
-from topo_agent.graph.topology import Names, Virtual
+from topo_agent.graph.nodes import Names, Virtual
 from topo_agent.ids import Ref, pci_ref
 
 _STACKED = frozenset({"bond", "team", "vlan"})

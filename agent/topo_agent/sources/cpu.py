@@ -13,8 +13,9 @@ from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Cache, Cpu
 from topo_agent.host import Host
 from topo_agent.ids import CpuId, CpuSet, PackageId, cpulist
+from topo_agent.sources import entry as entries
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry, members
+from topo_agent.sources.entry import Entry
 
 _ROOT = "sys/devices/system/cpu"
 _HYBRID = ("cpu_core", "cpu_atom", "cpu_lowpower")  # arch/x86/events/intel/core.c
@@ -62,7 +63,7 @@ def caches(host: Host, notes: Notes, cpus: Iterable[Cpu]) -> tuple[Cache, ...]:
     online = frozenset(cpu.id for cpu in cpus if cpu.online)
     found: dict[Cache, None] = {}
     for cpu in sorted(online):
-        for name, entry in members(host, f"{_ROOT}/cpu{cpu}/cache", notes):
+        for name, entry in entries.members(host, f"{_ROOT}/cpu{cpu}/cache", notes):
             cache = _cache(entry, online) if name.startswith("index") else None
             if cache is not None:
                 found[cache] = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import gpu_numbers, physical
-from topo_agent.graph.topology import Device, Topology
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import CpuSet, cpulist
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from topo_agent.graph.nodes import Device, NicPart, PortState
 from topo_agent.graph.order import gpu_numbers, labels, physical
 from topo_agent.graph.paths import ORDER, Paths
-from topo_agent.graph.topology import Device, NicPart, PortState, Topology
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import cpulist
 from topo_agent.views import names
 from topo_agent.views.units import binary_size, bit_rate, link_name

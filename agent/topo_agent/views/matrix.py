@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from topo_agent.graph.nodes import Device, DeviceKind
 from topo_agent.graph.order import gpu_numbers, labels, physical
 from topo_agent.graph.paths import Path, Paths
-from topo_agent.graph.topology import Device, DeviceKind, Topology
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref, cpulist
 from topo_agent.views.text import clean
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from topo_agent.diagnostics import Unknown, UnknownFields
 from topo_agent.graph.bandwidth import of_lanes
-from topo_agent.graph.paths import Path
-from topo_agent.graph.topology import (
+from topo_agent.graph.nodes import (
     Device,
     GpuPart,
     Link,
@@ -20,6 +19,7 @@ from topo_agent.graph.topology import (
     Root,
     Virtual,
 )
+from topo_agent.graph.paths import Path
 from topo_agent.host import Json
 from topo_agent.ids import cpulist
 from topo_agent.views import names

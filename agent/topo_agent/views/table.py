@@ -7,7 +7,8 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from topo_agent.graph.topology import Device, Memory, Topology
+from topo_agent.graph.nodes import Device, Memory
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import CpuId, NumaId, Ref, cpulist
 from topo_agent.views import devices, names
 from topo_agent.views.devices import Row, Value

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import click
 
-from topo_agent.diagnostics import Diagnostic, Level, Unknown
+from topo_agent.diagnostics import Unknown
+from topo_agent.graph.nodes import Device, DeviceKind, Memory, Package, Root, Virtual
 from topo_agent.graph.order import labels
-from topo_agent.graph.topology import Device, DeviceKind, Memory, Package, Root, Topology, Virtual
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import CpuSet, Ref, cpulist
 from topo_agent.views import names
 from topo_agent.views.devices import names_of, speed, state
-from topo_agent.views.text import clean, fit, wrap
+from topo_agent.views.summary import DIAGNOSTICS_AT_MOST, WORDS, foot, headline
+from topo_agent.views.text import clean, fit
 from topo_agent.views.units import binary_size, link_name, plural
 
-_WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch"}
-_PLURALS: dict[DeviceKind, str] = {"nvme": "NVMe", "nvswitch": "NVSwitches"}
 _COLOURS: dict[DeviceKind, str] = {"gpu": "green", "nic": "cyan", "nvme": "magenta", "nvswitch": "yellow"}
 _STORAGE, _COPROCESSOR, _ACCELERATOR = 0x01, 0x0B, 0x12
-DIAGNOSTICS_AT_MOST = 6
 BOLD = "bold"
 _ROOM = 40  # columns that a line keeps for its text, however deep it is
 
@@ -60,10 +59,10 @@ def tree(
     """
     writer = _Writer(topology, everything=everything)
     if start is None:
-        lines = [*_headline(topology, width), "", *_draw(writer.machine(), width, color=color)]
+        lines = [*headline(topology, width), "", *_draw(writer.machine(), width, color=color)]
     else:
         lines = list(_draw([writer.surroundings(start)], width, color=color))
-    return "\n".join([*lines, *_foot(topology.diagnostics, diagnostics, width), ""])
+    return "\n".join([*lines, *foot(topology.diagnostics, diagnostics, width), ""])
 
 
 def _draw(branches: list[Branch], width: int, *, color: bool, indent: str = "", top: bool = True) -> Iterator[str]:
@@ -78,51 +77,6 @@ def _draw(branches: list[Branch], width: int, *, color: bool, indent: str = "", 
         yield f"{indent}{edge}{text}"
         deeper = (indent + ("" if top else ("   " if last else "│  ")))[: max(width - _ROOM, 0)]
         yield from _draw(branch.below, width, color=color, indent=deeper, top=False)
-
-
-def _headline(topology: Topology, width: int) -> Iterator[str]:
-    machine = topology.machine
-    name = " ".join(filter(None, (machine.vendor, machine.product))) or "A machine that does not say its name"
-    if machine.virtual:
-        name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
-    yield fit(clean(name), width)
-    yield from wrap(list(_counts(topology)), " · ", width)
-
-
-def _counts(topology: Topology) -> Iterator[str]:
-    if topology.packages is not None:
-        yield plural(len(topology.packages), "package")
-    if topology.cores is not None:
-        yield plural(topology.cores, "core")
-    if topology.cpus is not None:
-        offline = sum(not cpu.online for cpu in topology.cpus)
-        yield plural(len(topology.online_cpus), "CPU") + (f" ({offline} offline)" if offline else "")
-    if topology.memories is not None:
-        yield plural(len(topology.memories), "NUMA node")
-    for kind, word in _WORDS.items():
-        physical = [device for device in topology.of_kind(kind) if device.physfn is None]
-        if physical:
-            virtual = len(topology.of_kind(kind)) - len(physical)
-            yield plural(len(physical), word, _PLURALS.get(kind)) + (f" + {plural(virtual, 'VF')}" if virtual else "")
-    if topology.devices is not None:
-        yield plural(len(topology.devices), "PCI function")
-
-
-def _foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[str]:
-    """What went wrong, the same sentence once with a count; notes that cost nothing are left to json."""
-    if most == 0:
-        return
-    grouped: dict[tuple[str, str], list[Diagnostic]] = {}
-    for one in diagnostics:
-        if one.level is not Level.NOTE:
-            grouped.setdefault((one.level.value, one.message), []).append(one)
-    if grouped:
-        yield ""
-    for (level, message), same in list(grouped.items())[:most]:
-        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield fit(clean(f"{level}: {same[0].subject}{others}: {message}"), width)
-    if len(grouped) > most:
-        yield fit(f"… and {len(grouped) - most} more kinds of diagnostics: see -f json", width)
 
 
 class _Writer:
@@ -216,7 +170,7 @@ class _Writer:
         for root in roots:
             branch = self._root(root)
             if branch.below or self.everything:
-                branches.append(self._folded(root, branch))
+                branches.append(self._folded(branch))
             else:
                 dull.append(root)
         if dull:
@@ -225,7 +179,7 @@ class _Writer:
             branches.append(Branch(f"{plural(len(dull), 'root')} with nothing of interest ({count})"))
         return branches
 
-    def _folded(self, root: Root, branch: Branch) -> Branch:
+    def _folded(self, branch: Branch) -> Branch:
         """A root that leads to one thing is written on the line of that thing."""
         if self.everything or len(branch.below) != 1:
             return branch
@@ -292,13 +246,13 @@ class _Writer:
             words.append(f"VF of {device.physfn.key}")
         elif self.vfs[device.ref]:
             words.append(f"+{plural(self.vfs[device.ref], 'VF')}")
-        if device.kind in _WORDS and device.driver is None and self.drivers_told:
+        if device.kind in WORDS and device.driver is None and self.drivers_told:
             words.append("no driver")
         return " · ".join(words) + self._elsewhere(device)
 
     def _label(self, device: Device) -> str:
         """GPU0 and NIC3 are the names of the matrix; a drive has a name of its own."""
-        word = _WORDS.get(device.kind)
+        word = WORDS.get(device.kind)
         if word is None:
             return names.class_name(device.class_code)
         return self.called.get(device.ref, word) if device.kind in ("gpu", "nic") else word
@@ -306,7 +260,7 @@ class _Writer:
     def _elsewhere(self, device: Device) -> str:
         """Said only where it differs from what the line above it says."""
         root = self.topology.nodes.get(device.root) if device.root else None
-        if not isinstance(root, Root) or root.numa_node == device.numa_node or device.kind not in _WORDS:
+        if not isinstance(root, Root) or root.numa_node == device.numa_node or device.kind not in WORDS:
             return ""
         return f" · NUMA {'unknown' if device.numa_node is None else device.numa_node}"
 
@@ -338,7 +292,7 @@ class _Passed:
 
 def _interesting(device: Device) -> bool:
     base = None if device.class_code is None else device.class_code >> 16
-    return device.kind in _WORDS or base is None or base in (_COPROCESSOR, _ACCELERATOR)
+    return device.kind in WORDS or base is None or base in (_COPROCESSOR, _ACCELERATOR)
 
 
 def _one_card(devices: list[Device]) -> bool:

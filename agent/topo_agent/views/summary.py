@@ -1,0 +1,60 @@
+"""Topology -> the lines above and below a tree: whose machine it is, what it counts, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from topo_agent.diagnostics import Diagnostic, Level
+from topo_agent.graph.nodes import DeviceKind
+from topo_agent.graph.topology import Topology
+from topo_agent.views.text import clean, fit, wrap
+from topo_agent.views.units import plural
+
+WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch"}
+_PLURALS: dict[DeviceKind, str] = {"nvme": "NVMe", "nvswitch": "NVSwitches"}
+DIAGNOSTICS_AT_MOST = 6
+
+
+def headline(topology: Topology, width: int) -> Iterator[str]:
+    machine = topology.machine
+    name = " ".join(filter(None, (machine.vendor, machine.product))) or "A machine that does not say its name"
+    if machine.virtual:
+        name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
+    yield fit(clean(name), width)
+    yield from wrap(list(_counts(topology)), " · ", width)
+
+
+def _counts(topology: Topology) -> Iterator[str]:
+    if topology.packages is not None:
+        yield plural(len(topology.packages), "package")
+    if topology.cores is not None:
+        yield plural(topology.cores, "core")
+    if topology.cpus is not None:
+        offline = sum(not cpu.online for cpu in topology.cpus)
+        yield plural(len(topology.online_cpus), "CPU") + (f" ({offline} offline)" if offline else "")
+    if topology.memories is not None:
+        yield plural(len(topology.memories), "NUMA node")
+    for kind, word in WORDS.items():
+        physical = [device for device in topology.of_kind(kind) if device.physfn is None]
+        if physical:
+            virtual = len(topology.of_kind(kind)) - len(physical)
+            yield plural(len(physical), word, _PLURALS.get(kind)) + (f" + {plural(virtual, 'VF')}" if virtual else "")
+    if topology.devices is not None:
+        yield plural(len(topology.devices), "PCI function")
+
+
+def foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[str]:
+    """What went wrong, the same sentence once with a count; notes that cost nothing are left to json."""
+    if most == 0:
+        return
+    grouped: dict[tuple[str, str], list[Diagnostic]] = {}
+    for one in diagnostics:
+        if one.level is not Level.NOTE:
+            grouped.setdefault((one.level.value, one.message), []).append(one)
+    if grouped:
+        yield ""
+    for (level, message), same in list(grouped.items())[:most]:
+        others = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        yield fit(clean(f"{level}: {same[0].subject}{others}: {message}"), width)
+    if len(grouped) > most:
+        yield fit(f"… and {len(grouped) - most} more kinds of diagnostics: see -f json", width)
