@@ -90,6 +90,10 @@ class LiveHost:
                 "allowed_cpus": [*sorted(os.sched_getaffinity(0))],
                 "architecture": os.uname().machine,
             }
+        if name == "netlink":
+            from topo_agent.host import netlink  # 0.13 s and 25 MB: only where something asks for it
+
+            return netlink.links()
         raise Unavailable("not_supported", f"nothing here answers for {name}")
 
     def _kept_document(self, name: str) -> Json:
