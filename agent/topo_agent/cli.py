@@ -123,12 +123,15 @@ def cli() -> None:
     "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml"]), default="tree", show_default=True
 )
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
+@option("--caches", is_flag=True, help="Read the caches of every CPU too: slow on a large machine.")
 @option("--kinds", metavar="A,B", default="gpu,nic", show_default=True, help="matrix: which of gpu, nic, nvme.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @looking
-def dump(look: Look, device: str | None, form: str, everything: bool, kinds: str, color: str) -> None:
+def dump(
+    look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, color: str
+) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
-    topology = _topology(look.source)
+    topology = _topology(look.source, caches=caches)
     start = None if device is None else _find(topology, device)
     if form == "tree":
         from topo_agent.views.summary import DIAGNOSTICS_AT_MOST
@@ -247,11 +250,14 @@ def _host(source: str | None) -> Host:
         raise CouldNot(str(error)) from None
 
 
-def _topology(source: str | None) -> Topology:
-    from topo_agent.graph.build import build
-    from topo_agent.scan import scan
+def _topology(source: str | None, *, caches: bool = False) -> Topology:
+    from topo_agent import discover
+    from topo_agent.host import BadSource
 
-    return build(scan(_host(source)))
+    try:
+        return discover(source, caches=caches)
+    except BadSource as error:
+        raise CouldNot(str(error)) from None
 
 
 def _find(topology: Topology, text: str) -> Ref:

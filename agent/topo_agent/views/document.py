@@ -32,6 +32,7 @@ def document(topology: Topology, around: Ref | None = None) -> dict[str, Json]:
     structure: dict[str, Json] = {
         "machine": _machine(topology.machine, topology),
         "packages": _part(topology.packages, parts.package),
+        "caches": _part(topology.caches, parts.cache),
         "numa": _part(topology.memories, parts.memory),
         "roots": _part(topology.roots, parts.root),
         "devices": _devices(topology),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topo_agent.diagnostics import Unknown, UnknownFields
+from topo_agent.facts import Cache
 from topo_agent.graph.bandwidth import of_lanes
 from topo_agent.graph.nodes import (
     Device,
@@ -213,6 +214,12 @@ def package(one: Package) -> dict[str, Json]:
     if len(one.dies) > 1:
         said["dies"] = {str(die): cpulist(cpus) for die, cpus in one.dies}
     return said
+
+
+def cache(one: Cache) -> dict[str, Json]:
+    """One cache and the CPUs that share it."""
+    said: dict[str, Json] = {"level": one.level, "type": one.type, "cpus": cpulist(one.cpus)}
+    return said | present({"size_bytes": one.size_bytes})
 
 
 def memory(one: Memory) -> dict[str, Json]:

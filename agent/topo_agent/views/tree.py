@@ -129,10 +129,17 @@ class _Writer:
     def _package(self, package: Package) -> Branch:
         cores = "" if package.cores is None else f" · {plural(len(package.cores), 'core')}"
         model = _plain(self.topology.machine.cpu_model)
-        text = f"package {package.id}{model and ' · ' + model}{cores} · {_cpus(package.cpus)}"
+        text = f"package {package.id}{model and ' · ' + model}{cores} · {_cpus(package.cpus)}{self._caches(package)}"
         parent = self.topology.parent
         inside = [one for one in self.topology.memories or () if parent(one.ref) == package.ref]
         return Branch(text, BOLD, [self._memory(one) for one in inside])
+
+    def _caches(self, package: Package) -> str:
+        """`" · 2 × L3 32 MiB"`: the largest level, where caches were asked for."""
+        inside = [cache for cache in self.topology.caches or () if cache.cpus <= package.cpus]
+        level = max((cache.level for cache in inside), default=0)
+        sizes = Counter(cache.size_bytes for cache in inside if cache.level == level and cache.size_bytes)
+        return "".join(f" · {count} × L{level} {binary_size(size)}" for size, count in sorted(sizes.items()))
 
     def _memory(self, memory: Memory) -> Branch:
         roots = [root for root in self.topology.roots or () if root.numa_node == memory.id]
