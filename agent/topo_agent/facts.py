@@ -268,6 +268,7 @@ class Inventory:
     gpus: tuple[Gpu, ...] = ()
     gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     allowed_cpus: CpuSet | None = field(default=None, compare=False)  # what the asking process may use
+    default_routes: tuple[str, ...] | None = field(default=None, compare=False)  # interfaces; None: not recorded
     links_now: tuple[tuple[PciAddress, LinkState], ...] = field(default=(), compare=False)
     hugepages_now: tuple[tuple[NumaId, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     netdevs_now: tuple[tuple[str, NetdevState], ...] = field(default=(), compare=False)

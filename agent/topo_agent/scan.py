@@ -8,7 +8,7 @@ from typing import TypeVar
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import GpuLink, Inventory, Machine
 from topo_agent.host import Host
-from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, rdma
+from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
             notes.add(Level.LOST, name, "source_failed", f"{type(error).__name__}: {error}")
             return None
 
+    asker = source("process", lambda: process.read(host, notes)) or process.Process()
     cpus = source("cpu", lambda: cpu.read(host, notes))
     online = None if cpus is None else frozenset(one.id for one in cpus if one.online)
     memory = source("numa", lambda: numa.read(host, notes, online))
@@ -48,7 +49,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
     busy = [(one, path) for one, path in functions.items() if one in carriers]
     return Inventory(
         source=host.source,
-        machine=source("machine", lambda: machine.read(host, notes)) or _NOBODY,
+        machine=source("machine", lambda: machine.read(host, notes, asker.architecture)) or _NOBODY,
         cpus=cpus,
         caches=source("cache", lambda: cpu.caches(host, notes, cpus or ())) if caches else None,
         numa=memory.nodes if memory else None,
@@ -62,7 +63,8 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         disks=drives.disks if drives else (),
         gpus=(*(drivers.gpus if drivers else ()), *(amd.gpus if amd else ())),
         gpu_links=_both(drivers.links if drivers else None, amd.links if amd else None),
-        allowed_cpus=source("process", lambda: machine.allowed_cpus(host, notes)),
+        allowed_cpus=asker.allowed_cpus,
+        default_routes=asker.default_routes,
         links_now=bus.links_now if bus else (),
         netdevs_now=nets.now if nets else (),
         rdma_now=ib.now if ib else (),

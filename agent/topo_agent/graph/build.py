@@ -33,6 +33,7 @@ def build(inventory: Inventory) -> Topology:
         virtuals=virtual.read(inventory),
         links=links.read(inventory.gpu_links),
         allowed_cpus=inventory.allowed_cpus,
+        default_routes=virtual.functions_of(inventory, inventory.default_routes),
         links_now=tuple((pci_ref(address), state) for address, state in inventory.links_now),
         ports_now=tuple(join.ports_now(inventory, joined or ())),
         hugepages_now=tuple((numa_ref(node), pages) for node, pages in inventory.hugepages_now),

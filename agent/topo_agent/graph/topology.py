@@ -27,6 +27,7 @@ class Topology:
     virtuals: tuple[Virtual, ...] = ()
     links: tuple[Link, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     allowed_cpus: CpuSet | None = field(default=None, compare=False)
+    default_routes: frozenset[Ref] | None = field(default=None, compare=False)  # NICs; None: not recorded
     links_now: tuple[tuple[Ref, LinkState], ...] = field(default=(), compare=False)
     ports_now: tuple[tuple[Ref, tuple[PortState, ...]], ...] = field(default=(), compare=False)
     nvlinks_now: tuple[tuple[Ref, Ref | None, int], ...] = field(default=(), compare=False)  # active ones

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from topo_agent.facts import Inventory, Netdev
 from topo_agent.graph.join import nvme_part
@@ -17,6 +17,15 @@ def read(inventory: Inventory) -> tuple[Virtual, ...]:
     """Every one of them, by its id."""
     found = [*_netdevs(inventory), *_rdma(inventory), *_drives(inventory)]
     return tuple(sorted(found, key=lambda one: one.ref))
+
+
+def functions_of(inventory: Inventory, names: Iterable[str] | None) -> frozenset[Ref] | None:
+    """The PCI functions below some interfaces, through bonds and VLANs; None for None."""
+    if names is None:
+        return None
+    netdevs = {netdev.name: netdev for netdev in inventory.netdevs}
+    found = (_functions(netdevs[name], netdevs, ()) for name in names if name in netdevs)
+    return frozenset(ref for refs in found for ref in refs)
 
 
 def _netdevs(inventory: Inventory) -> Iterator[Virtual]:

@@ -89,12 +89,19 @@ class LiveHost:
             return {
                 "allowed_cpus": [*sorted(os.sched_getaffinity(0))],
                 "architecture": os.uname().machine,
+                "default_routes": [*self._default_routes()],
             }
         if name == "netlink":
             from topo_agent.host import netlink  # 0.13 s and 25 MB: only where something asks for it
 
             return netlink.links()
         raise Unavailable("not_supported", f"nothing here answers for {name}")
+
+    def _default_routes(self) -> list[str]:
+        try:
+            return _default_routes(self.text("proc/net/route"))
+        except OSError:  # no IPv4, or no /proc
+            return []
 
     def _kept_document(self, name: str) -> Json:
         """A directory keeps documents as documents/<name>.json beside sys/ and proc/."""
@@ -175,6 +182,12 @@ def _must_be_file(mode: int, path: str) -> None:
     if not stat.S_ISREG(mode):
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(number, os.strerror(number), path)
+
+
+def _default_routes(text: str) -> list[str]:
+    """The interfaces of IPv4 default routes: lines of proc/net/route with destination and mask 0, names only."""
+    lines = [line.split() for line in text.splitlines()[1:]]
+    return sorted({words[0] for words in lines if len(words) > 7 and words[1] == words[7] == "00000000"})
 
 
 def _here() -> Source:

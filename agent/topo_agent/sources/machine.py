@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.diagnostics import Notes, Unknown
 from topo_agent.facts import Machine
-from topo_agent.host import Host, Unavailable
-from topo_agent.ids import CpuSet
+from topo_agent.host import Host
 from topo_agent.sources import parse
 from topo_agent.sources.entry import Entry
 
@@ -45,7 +44,7 @@ Amazon, Google's bare metal and Microsoft sell both under one name: those count 
 """
 
 
-def read(host: Host, notes: Notes) -> Machine:
+def read(host: Host, notes: Notes, architecture: str | None) -> Machine:
     """The machine's own name for itself; a field that firmware left at its placeholder is unknown."""
     dmi = Entry(host, "sys/class/dmi/id", notes)
     unknown: dict[str, Unknown] = {}
@@ -77,7 +76,7 @@ def read(host: Host, notes: Notes) -> Machine:
         product=product,
         board=board,
         bios_version=bios,
-        architecture=told("architecture", _architecture(host)),
+        architecture=told("architecture", architecture),
         kernel=told("kernel", kernel),
         virtual=virtual,
         hypervisor=hypervisor,
@@ -96,34 +95,10 @@ def _virtual(hypervisor: str | None, processor: dict[str, str], xen: str) -> boo
     return "hypervisor" in flags if flags else None
 
 
-def allowed_cpus(host: Host, notes: Notes) -> CpuSet | None:
-    """The CPUs that the asking process may use; None where nobody recorded it."""
-    listed = _process(host).get("allowed_cpus")
-    if listed is None:
-        return None
-    if isinstance(listed, list) and all(isinstance(cpu, int) and cpu >= 0 for cpu in listed):
-        return frozenset(cpu for cpu in listed if isinstance(cpu, int))
-    notes.add(Level.DEGRADED, "process", Unknown.UNREADABLE.value, "allowed_cpus is no list of CPUs")
-    return None
-
-
 def _dmi(text: str) -> str | None:
     """`"PowerEdge XE9680\\n"` -> the same; None for what boards say when nobody filled the field in."""
     said = parse.word(text)
     return None if said is None or said.lower() in _PLACEHOLDERS else said
-
-
-def _architecture(host: Host) -> str | None:
-    named = _process(host).get("architecture")
-    return named if isinstance(named, str) else None
-
-
-def _process(host: Host) -> dict[str, object]:
-    try:
-        answer = host.document("process")
-    except Unavailable:
-        return {}
-    return {**answer} if isinstance(answer, dict) else {}
 
 
 def _first_processor(host: Host) -> dict[str, str]:
