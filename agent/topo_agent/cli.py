@@ -6,16 +6,16 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 import click
 
 from topo_agent import __version__
 
 if TYPE_CHECKING:
-    from topo_agent.graph.nodes import DeviceKind
+    from topo_agent.graph.nodes import Device, DeviceKind
     from topo_agent.graph.topology import Topology
-    from topo_agent.host import Host
+    from topo_agent.host import Host, Json
     from topo_agent.ids import Ref
 
 F = TypeVar("F", bound=Callable[..., Any])  # click decorates functions of any signature
@@ -170,19 +170,72 @@ def list_(look: Look, kind: str, form: str, columns: str | None) -> None:
     _finish(topology, look)
 
 
-@cli.command(short_help="What to run near which GPU.")
+@cli.command(short_help="Which NIC for which GPU, and how sure.")
 @click.argument("gpu", required=False)
-@option("-f", "--format", "form", type=click.Choice(["bind"]), default="bind", show_default=True)
+@option(
+    "-f", "--format", "form", type=click.Choice(["table", "json", "env", "bind"]), default="table", show_default=True
+)
+@option(
+    "--with", "kind", type=click.Choice(["nic", "nvme"]), default="nic", show_default=True, help="NICs, or NVMe drives."
+)
 @looking
-def pairs(look: Look, gpu: str | None, form: str) -> None:  # noqa: ARG001 one format so far
-    """Print ready taskset, numactl and srun commands that bind a program to the CPUs near each GPU."""
-    from topo_agent.views.bind import bind
+def pairs(look: Look, gpu: str | None, form: str, kind: Literal["nic", "nvme"]) -> None:
+    """Say which NICs are nearest to each GPU, through what and why; ties are shown as ties.
 
+    `env` is a shell fragment with NCCL, UCX and NVSHMEM variables for each local rank; `bind` prints taskset,
+    numactl and srun commands for the CPUs near each GPU.
+    """
     topology = _topology(look.source)
     only = None if gpu is None else topology.device(_find(topology, gpu))
     if gpu is not None and (only is None or only.kind != "gpu"):
         raise CouldNot(f"{gpu} is no GPU")
-    _give(bind(topology, only), look.output)
+    if form == "bind":
+        from topo_agent.views.bind import bind
+
+        text = bind(topology, only)
+    else:
+        text = _pairs(topology, only, form, kind, _width(look.output))
+    _give(text, look.output)
+    _finish(topology, look)
+
+
+def _pairs(topology: Topology, only: Device | None, form: str, kind: Literal["nic", "nvme"], width: int) -> str:
+    from topo_agent.graph import pairing
+    from topo_agent.views import pairs as view
+
+    choices = [one for one in pairing.pairs(topology, kind=kind) if only is None or one.gpu == only.ref]
+    if form == "json":
+        return _json(view.as_data(choices))
+    if not choices:
+        return "no GPU here\n"
+    return view.as_environment(topology, choices) if form == "env" else view.as_table(topology, choices, width)
+
+
+@cli.command(short_help="Every hop between two things, or everything near one.")
+@click.argument("one")
+@click.argument("other", required=False)
+@option("-f", "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@looking
+def explain(look: Look, one: str, other: str | None, form: str) -> None:
+    """Explain how ONE reaches OTHER: each hop, the class in the words of nvidia-smi and NCCL, the narrowest link.
+
+    Without OTHER, rank everything by how near it is to ONE. Devices are PCI addresses, gpu0, interfaces, …
+    """
+    from topo_agent.graph import explain as ways
+    from topo_agent.views import explain as view
+
+    topology = _topology(look.source)
+    a = _function(topology, one)
+    if other is not None:
+        b = _function(topology, other)
+        if a.ref == b.ref:
+            raise CouldNot(f"{one} and {other} are the same device")
+        said = ways.between(topology, a, b)
+        text = _json(view.as_data(said)) if form == "json" else view.between(topology, said, _width(look.output))
+    else:
+        paths = ways.nearest(topology, a)
+        text = _json(view.near_data(paths)) if form == "json" else view.near(topology, a, paths)
+    _give(text, look.output)
     _finish(topology, look)
 
 
@@ -267,6 +320,19 @@ def _find(topology: Topology, text: str) -> Ref:
         return find(topology, text)
     except NoSuchDevice as error:
         raise CouldNot(str(error)) from None
+
+
+def _function(topology: Topology, text: str) -> Device:
+    device = topology.device(_find(topology, text))
+    if device is None:
+        raise CouldNot(f"{text} is no PCI function")
+    return device
+
+
+def _json(said: Json) -> str:
+    import json
+
+    return json.dumps(said, indent=2, ensure_ascii=False) + "\n"
 
 
 def _document(topology: Topology, form: str, start: Ref | None) -> str:

@@ -29,6 +29,12 @@ def bit_rate(bits_per_second: int) -> str:
     return f"{bits_per_second / 1e9:g} Gb/s"
 
 
+def byte_rate(bytes_per_second: int) -> str:
+    """`63015384608` -> `"63 GB/s"`."""
+    value = bytes_per_second / 1e9
+    return f"{value:.0f} GB/s" if value >= 10 else f"{value:.1f} GB/s"
+
+
 def plural(count: int, singular: str, many: str | None = None) -> str:
     """`(1, "core")` -> `"1 core"`, `(2, "core")` -> `"2 cores"`."""
     return f"{count} {singular if count == 1 else many or singular + 's'}"

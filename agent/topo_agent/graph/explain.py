@@ -1,0 +1,100 @@
+"""Between two devices: every hop with its link, the narrowest of them, and who else goes through it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topo_agent.graph.bandwidth import of_lanes, of_link
+from topo_agent.graph.nodes import Device
+from topo_agent.graph.order import physical
+from topo_agent.graph.paths import SCOPE, Path, Paths
+from topo_agent.graph.topology import Topology
+from topo_agent.ids import Ref
+
+
+class Hop(NamedTuple):
+    """One thing on the way. `link` is the one above it, towards the root; a host bridge has none."""
+
+    ref: Ref
+    device: Device | None
+    bytes_per_second: int | None  # at most
+    now_bytes_per_second: int | None
+
+
+class Sharers(NamedTuple):
+    """Who sends through the narrowest link, and by how much all together could exceed it."""
+
+    devices: tuple[Ref, ...]
+    ratio: float | None  # sum of their own links over the narrowest one; None where one does not tell
+
+
+class Explanation(NamedTuple):
+    path: Path
+    hops: tuple[Hop, ...]  # from a to b, both included
+    narrowest: Hop | None
+    sharers: Sharers | None
+    unknown: tuple[str, ...]
+
+
+def between(topology: Topology, one: Device, other: Device) -> Explanation:
+    """Everything about the way from `one` to `other`."""
+    paths = Paths(topology)
+    path = paths.between(one, other)
+    via = path.via if path.a == one.ref else path.via[::-1]
+    hops = tuple(_hop(topology, ref) for ref in (one.ref, *via, other.ref))
+    linked = [hop for hop in hops if hop.device is not None and _is_on_the_way(topology, hop, one, other)]
+    narrowest = next((hop for hop in linked if hop.ref == path.bottleneck), None)
+    return Explanation(
+        path=path,
+        hops=hops,
+        narrowest=narrowest,
+        sharers=None if narrowest is None else _sharers(topology, narrowest),
+        unknown=tuple(_unknown(path, linked)),
+    )
+
+
+def nearest(topology: Topology, one: Device) -> tuple[Path, ...]:
+    """The paths from one device to every GPU, NIC and drive, nearest first."""
+    paths = Paths(topology)
+    others = [other for other in physical(topology, *SCOPE) if other.ref != one.ref]
+    found = [paths.between(one, other) for other in others]
+    return tuple(sorted(found, key=lambda path: (path.rank, not path.certain, len(path.via), path.a, path.b)))
+
+
+def _hop(topology: Topology, ref: Ref) -> Hop:
+    device = topology.device(ref)
+    if device is None:
+        return Hop(ref, None, None, None)
+    above = topology.device(device.parent)
+    now = dict(topology.links_now).get(ref) or (dict(topology.links_now).get(above.ref) if above else None)
+    return Hop(
+        ref,
+        device,
+        of_link(device.link, above.link if above else None),
+        of_lanes(now.gts, now.width) if now else None,
+    )
+
+
+def _is_on_the_way(topology: Topology, hop: Hop, one: Device, other: Device) -> bool:
+    """The link above the deepest common bridge is not used: the way turns round below it."""
+    below = {ref for end in (one.ref, other.ref) for ref in (end, *topology.ancestors(end))}
+    both = {one.ref, *topology.ancestors(one.ref)} & {other.ref, *topology.ancestors(other.ref)}
+    return hop.ref in below and hop.ref not in both
+
+
+def _sharers(topology: Topology, narrowest: Hop) -> Sharers:
+    behind = {narrowest.ref, *topology.below(narrowest.ref)}
+    devices = [one for one in physical(topology, *SCOPE) if one.ref in behind]
+    rates = [_hop(topology, one.ref).bytes_per_second for one in devices]
+    known = [rate for rate in rates if rate is not None]
+    whole = narrowest.bytes_per_second
+    ratio = sum(known) / whole if whole and len(known) == len(rates) else None
+    return Sharers(tuple(one.ref for one in devices), ratio)
+
+
+def _unknown(path: Path, linked: list[Hop]) -> list[str]:
+    found = [] if path.certain else [path.reason]
+    silent = [str(hop.device.address) for hop in linked if hop.device and hop.bytes_per_second is None]
+    if silent:
+        found.append(f"the link speed of {', '.join(silent)}")
+    return found
