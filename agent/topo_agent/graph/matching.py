@@ -11,7 +11,7 @@ Wishes = Mapping[Ref, Sequence[tuple[Ref, int]]]
 
 
 def assign(wishes: Wishes, groups: Iterable[Sequence[Ref]]) -> dict[Ref, frozenset[Ref]]:
-    """GPU -> its cards. In a group with n cards for m GPUs each GPU gets n // m of them; with fewer, they share evenly."""
+    """GPU -> its cards. Where n cards stand for m GPUs, each GPU gets n // m of them; fewer are shared evenly."""
     found: dict[Ref, frozenset[Ref]] = dict.fromkeys(wishes, frozenset())
     for group in groups:
         members = sorted(group)
@@ -22,7 +22,7 @@ def assign(wishes: Wishes, groups: Iterable[Sequence[Ref]]) -> dict[Ref, frozens
 
 
 def _one_to_one(wishes: Wishes, gpus: Sequence[Ref], each: int) -> dict[Ref, frozenset[Ref]]:
-    """Gale and Shapley, several cards a GPU: a card prefers the GPU with fewer bridges between, then the lower address."""
+    """Gale and Shapley, several cards a GPU: a card prefers the GPU fewer bridges away, then the lower address."""
     ranked = {gpu: sorted((bridges, card) for card, bridges in wishes[gpu]) for gpu in gpus}
     held: dict[Ref, tuple[int, Ref]] = {}
     asked = dict.fromkeys(gpus, 0)

@@ -23,9 +23,9 @@ def between(topology: Topology, said: Explanation, width: int) -> str:
     """Every hop on a line with the link above it, then what follows from them."""
     called = labels(topology)
     path = said.path
+    ends = " to ".join(_name(topology, hop.ref, called) for hop in (said.hops[0], said.hops[-1]))
     lines = [
-        f"{_name(topology, said.hops[0].ref, called)} to {_name(topology, said.hops[-1].ref, called)}: {path.class_}"
-        f"{'' if path.certain else ' (not certain)'}, {path.nccl_class} to NCCL",
+        f"{ends}: {path.class_}{'' if path.certain else ' (not certain)'}, {path.nccl_class} to NCCL",
         f"because: {path.reason}",
         "",
         *(f"  {_hop(topology, hop, called)}" for hop in said.hops),
@@ -111,6 +111,9 @@ def as_data(said: Explanation) -> dict[str, Json]:
     if said.narrowest is not None:
         found["narrowest"] = str(said.narrowest.ref)
     if said.sharers is not None:
-        shared = {"devices": [str(ref) for ref in said.sharers.devices], "ratio": said.sharers.ratio}
+        shared: dict[str, Json] = {
+            "devices": [str(ref) for ref in said.sharers.devices],
+            "ratio": said.sharers.ratio,
+        }
         found["shared_by"] = parts.present(shared)
     return found
