@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from topo_agent.graph.bandwidth import of_lanes, of_link
+from topo_agent.graph.bandwidth import of_lanes
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import physical
 from topo_agent.graph.paths import SCOPE, Path, Paths
@@ -41,14 +41,14 @@ def between(topology: Topology, one: Device, other: Device) -> Explanation:
     paths = Paths(topology)
     path = paths.between(one, other)
     via = path.via if path.a == one.ref else path.via[::-1]
-    hops = tuple(_hop(topology, ref) for ref in (one.ref, *via, other.ref))
+    hops = tuple(_hop(topology, paths, ref) for ref in (one.ref, *via, other.ref))
     linked = [hop for hop in hops if hop.device is not None and _is_on_the_way(topology, hop, one, other)]
     narrowest = next((hop for hop in linked if hop.ref == path.bottleneck), None)
     return Explanation(
         path=path,
         hops=hops,
         narrowest=narrowest,
-        sharers=None if narrowest is None else _sharers(topology, narrowest),
+        sharers=None if narrowest is None else _sharers(topology, paths, narrowest),
         unknown=tuple(_unknown(path, linked)),
     )
 
@@ -61,18 +61,15 @@ def nearest(topology: Topology, one: Device) -> tuple[Path, ...]:
     return tuple(sorted(found, key=lambda path: (path.rank, not path.certain, len(path.via), path.a, path.b)))
 
 
-def _hop(topology: Topology, ref: Ref) -> Hop:
+def _hop(topology: Topology, paths: Paths, ref: Ref) -> Hop:
     device = topology.device(ref)
     if device is None:
         return Hop(ref, None, None, None)
-    above = topology.device(device.parent)
-    now = dict(topology.links_now).get(ref) or (dict(topology.links_now).get(above.ref) if above else None)
-    return Hop(
-        ref,
-        device,
-        of_link(device.link, above.link if above else None),
-        of_lanes(now.gts, now.width) if now else None,
-    )
+    end = paths.link_end(ref)
+    linked = topology.device(end)
+    states = dict(topology.links_now)
+    now = states.get(end) or (states.get(linked.parent) if linked and linked.parent else None)
+    return Hop(ref, device, paths.rate(ref), of_lanes(now.gts, now.width) if now else None)
 
 
 def _is_on_the_way(topology: Topology, hop: Hop, one: Device, other: Device) -> bool:
@@ -82,10 +79,10 @@ def _is_on_the_way(topology: Topology, hop: Hop, one: Device, other: Device) -> 
     return hop.ref in below and hop.ref not in both
 
 
-def _sharers(topology: Topology, narrowest: Hop) -> Sharers:
+def _sharers(topology: Topology, paths: Paths, narrowest: Hop) -> Sharers:
     behind = {narrowest.ref, *topology.below(narrowest.ref)}
     devices = [one for one in physical(topology, *SCOPE) if one.ref in behind]
-    rates = [_hop(topology, one.ref).bytes_per_second for one in devices]
+    rates = [paths.rate(one.ref) for one in devices]
     known = [rate for rate in rates if rate is not None]
     whole = narrowest.bytes_per_second
     ratio = sum(known) / whole if whole and len(known) == len(rates) else None

@@ -53,6 +53,7 @@ class Paths:
         self.topology = topology
         self._whole: dict[Ref, tuple[Ref, ...]] = {}
         self._short: dict[Ref, tuple[Ref, ...]] = {}
+        self._outer: dict[Ref, Ref] = {}
         self._direct, self._switched = _nvlinks(topology)
 
     def between(self, one: Device, other: Device) -> Path:
@@ -109,7 +110,26 @@ class Paths:
             child == ref or child.key.rpartition(":")[0] == ref.key.rpartition(":")[0]
             for child in self.topology.children(lower)
         )
-        return (*chain[:-3], ref) if amd and alone else chain
+        if not (amd and alone):
+            return chain
+        self._outer[ref] = upper
+        return (*chain[:-3], ref)
+
+    def link_end(self, ref: Ref) -> Ref:
+        """The function whose link is the one above `ref`: of an AMD GPU, its outermost bridge's.
+
+        The link between that bridge and the GPU is inside the package and always says x16.
+        """
+        self.chain(ref)
+        return self._outer.get(ref, ref)
+
+    def rate(self, ref: Ref) -> int | None:
+        """Bytes per second at most of the link above a function; None where neither end tells."""
+        device = self.topology.device(self.link_end(ref))
+        if device is None:
+            return None
+        above = self.topology.device(device.parent)
+        return of_link(device.link, above.link if above else None)
 
     def _together(self, mine: tuple[Ref, ...], yours: tuple[Ref, ...], common: int) -> tuple[str, bool, str]:
         """Below one host bridge. Two root ports of one bridge share nothing but that bridge."""
@@ -175,11 +195,9 @@ class Paths:
         """The slowest link among those above some functions; nothing where one of them does not tell."""
         rates: list[tuple[int, Ref]] = []
         for hop in hops:
-            device = self.topology.device(hop)
-            if device is None:
+            if self.topology.device(hop) is None:
                 continue  # the host bridge itself
-            above = self.topology.device(device.parent)
-            rate = of_link(device.link, above.link if above else None)
+            rate = self.rate(hop)
             if rate is None:
                 return None, None
             rates.append((rate, hop))
