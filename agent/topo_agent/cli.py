@@ -13,6 +13,7 @@ import click
 from topo_agent import __version__
 
 if TYPE_CHECKING:
+    from topo_agent.graph.findings import Severity
     from topo_agent.graph.nodes import Device, DeviceKind
     from topo_agent.graph.topology import Topology
     from topo_agent.host import Host, Json
@@ -237,6 +238,36 @@ def explain(look: Look, one: str, other: str | None, form: str) -> None:
         text = _json(view.near_data(paths)) if form == "json" else view.near(topology, a, paths)
     _give(text, look.output)
     _finish(topology, look)
+
+
+@cli.command(short_help="What is wrong with the machine, or cannot be known of it.")
+@option("-f", "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@option(
+    "--fail-on", type=click.Choice(["warning", "error"]), default="error", show_default=True, help="Status 1 from here."
+)
+@option("--ignore", multiple=True, metavar="CODE[:SUBJECT]", help="May be given several times.")
+@option("--info", is_flag=True, help="Print what is only worth knowing, too.")
+@looking
+def check(look: Look, form: str, fail_on: Severity, ignore: tuple[str, ...], info: bool) -> None:
+    """Print findings, each with a stable code, its evidence and what to do; docs/findings.md lists the codes.
+
+    Status 1 is the answer that something is wrong.
+    """
+    from topo_agent.graph import checks, pairing
+    from topo_agent.graph.findings import SEVERITIES
+    from topo_agent.views import findings as view
+
+    topology = _topology(look.source)
+    codes = {one.code for one in checks.CHECKS}
+    wrong = [word for word in ignore if word.partition(":")[0] not in codes]
+    if wrong:
+        raise click.UsageError(f"--ignore: no finding is called {', '.join(wrong)}")
+    found = list(checks.kept(checks.findings(topology, pairing.pairs(topology)), ignore))
+    shown = [one for one in found if info or one.severity != "info"]
+    _give(_json(view.as_data(shown)) if form == "json" else view.as_text(shown, _width(look.output)), look.output)
+    _finish(topology, look)
+    if any(SEVERITIES.index(one.severity) >= SEVERITIES.index(fail_on) for one in found):
+        raise click.exceptions.Exit(NO)
 
 
 @cli.command(short_help="The machine as one text file.")

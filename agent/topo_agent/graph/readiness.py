@@ -1,0 +1,65 @@
+"""Checks of what stands in the way of a device: no driver, hidden, lost, ACS, software where hardware is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topo_agent.graph.findings import Machine, Seen
+
+_NVIDIA = 0x10DE
+
+
+def driver_missing(machine: Machine) -> Iterator[Seen]:
+    """Where no function at all has a driver, drivers were not recorded."""
+    if any(device.driver for device in machine.topology.devices or ()):
+        for device in machine.devices:
+            if device.driver is None:
+                yield Seen(str(device.ref), f"this {device.kind} is bound to no driver", "warning", device.kind)
+
+
+def passed_through(machine: Machine) -> Iterator[Seen]:
+    for device in machine.devices:
+        if device.driver in ("vfio-pci", "xen-pciback"):
+            yield Seen(str(device.ref), f"bound to {device.driver}", "info", device.driver or "")
+
+
+def gpu_not_in_driver(machine: Machine) -> Iterator[Seen]:
+    """Only where NVML answered: it lists every GPU that its driver has."""
+    gpus = [gpu for gpu in machine.gpus if gpu.vendor == _NVIDIA and gpu.driver == "nvidia"]
+    listed = [gpu for gpu in gpus if gpu.names.nvml_index is not None]
+    hidden = machine.topology.source.scope == "container"
+    for gpu in gpus if listed else ():
+        if gpu.names.nvml_index is None:
+            evidence = f"NVML lists {len(listed)} of {len(gpus)} GPUs of the driver" + (
+                ", in a container" if hidden else ""
+            )
+            yield Seen(str(gpu.ref), evidence, "info" if hidden else "error", "hidden" if hidden else "")
+
+
+def gpu_not_on_bus(machine: Machine) -> Iterator[Seen]:
+    for one in machine.topology.diagnostics:
+        if one.code == "not_on_the_bus":
+            yield Seen(one.subject, one.message, "error")
+
+
+def acs_redirect(machine: Machine) -> Iterator[Seen]:
+    """The kernel puts functions below one switch into different groups only where ACS isolates its ports.
+
+    drivers/iommu/iommu.c pci_device_group. Without an IOMMU there are no groups, and nothing is known.
+    """
+    for choice in machine.choices:
+        gpu = machine.topology.device(choice.gpu)
+        for one in choice.local:
+            nic = machine.topology.device(one.card.ref)
+            if gpu is None or nic is None or one.path.class_ not in ("PIX", "PXB"):
+                continue
+            groups = (gpu.iommu_group, nic.iommu_group)
+            if None not in groups and groups[0] != groups[1]:
+                evidence = f"IOMMU group {groups[0]}, and {groups[1]} of {nic.ref} behind the same switch"
+                yield Seen(str(gpu.ref), evidence, "warning")
+
+
+def software_rdma(machine: Machine) -> Iterator[Seen]:
+    for one in machine.topology.virtuals:
+        if one.kind == "software_rdma":
+            yield Seen(str(one.ref), "an RDMA device on no PCI function", "info")
