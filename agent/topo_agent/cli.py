@@ -13,8 +13,10 @@ import click
 from topo_agent import __version__
 
 if TYPE_CHECKING:
+    from topo_agent.graph.applied import Resolved
     from topo_agent.graph.findings import Severity
     from topo_agent.graph.nodes import Device, DeviceKind
+    from topo_agent.graph.overlay import Overlay
     from topo_agent.graph.topology import Topology
     from topo_agent.host import Host, Json
     from topo_agent.ids import Ref
@@ -69,12 +71,14 @@ class Look(NamedTuple):
     strict: bool
     quiet: bool
     verbose: bool
+    overlay: str | None
 
 
 _SOURCE = "A directory, a recording or a tar archive instead of this machine."
 
 _LOOK_OPTIONS = (
     option("--from", "source", metavar="SOURCE", help=_SOURCE),
+    option("--overlay", metavar="FILE", help="What firmware hides: NUMA nodes of roots, roles of NICs, pairs (YAML)."),
     option("-o", "--output", metavar="FILE", help="Write there, whole or not at all."),
     option("--strict", is_flag=True, help="Exit with status 4 when facts were lost."),
     option("-q", "--quiet", is_flag=True, help="No diagnostics."),
@@ -86,10 +90,9 @@ def looking(command: F) -> F:
     """Give a command the options of `Look`, and the look itself as its first argument."""
 
     @functools.wraps(command)
-    def with_look(
-        *, source: str | None, output: str | None, strict: bool, quiet: bool, verbose: bool, **rest: Any
-    ) -> Any:
-        return command(Look(source, output, strict, quiet, verbose), **rest)
+    def with_look(**given: Any) -> Any:
+        look = Look(**{name: given.pop(name) for name in Look._fields})
+        return command(look, **given)
 
     decorated: Any = with_look
     for decorate in reversed(_LOOK_OPTIONS):
@@ -132,7 +135,7 @@ def dump(
     look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, color: str
 ) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
-    topology = _topology(look.source, caches=caches)
+    topology, _ = _machine(look, caches=caches)
     start = None if device is None else _find(topology, device)
     if form == "tree":
         from topo_agent.views.summary import DIAGNOSTICS_AT_MOST
@@ -166,7 +169,7 @@ def list_(look: Look, kind: str, form: str, columns: str | None) -> None:
     from topo_agent.views import table
 
     chosen = _columns(columns, table.COLUMNS[kind], table.ALL_COLUMNS[kind])
-    topology = _topology(look.source)
+    topology, _ = _machine(look)
     _give(table.FORMATS[form](table.rows(topology, kind), chosen), look.output)
     _finish(topology, look)
 
@@ -186,7 +189,7 @@ def pairs(look: Look, gpu: str | None, form: str, kind: Literal["nic", "nvme"]) 
     `env` is a shell fragment with NCCL, UCX and NVSHMEM variables for each local rank; `bind` prints taskset,
     numactl and srun commands for the CPUs near each GPU.
     """
-    topology = _topology(look.source)
+    topology, operator = _machine(look)
     only = None if gpu is None else topology.device(_find(topology, gpu))
     if gpu is not None and (only is None or only.kind != "gpu"):
         raise CouldNot(f"{gpu} is no GPU")
@@ -195,16 +198,19 @@ def pairs(look: Look, gpu: str | None, form: str, kind: Literal["nic", "nvme"]) 
 
         text = bind(topology, only)
     else:
-        text = _pairs(topology, only, form, kind, _width(look.output))
+        text = _pairs(topology, operator, only, form, kind, _width(look.output))
     _give(text, look.output)
     _finish(topology, look)
 
 
-def _pairs(topology: Topology, only: Device | None, form: str, kind: Literal["nic", "nvme"], width: int) -> str:
+def _pairs(
+    topology: Topology, operator: Resolved, only: Device | None, form: str, kind: Literal["nic", "nvme"], width: int
+) -> str:
     from topo_agent.graph import pairing
     from topo_agent.views import pairs as view
 
-    choices = [one for one in pairing.pairs(topology, kind=kind) if only is None or one.gpu == only.ref]
+    found = pairing.pairs(topology, kind=kind, roles=operator.roles, forced=operator.pairs)
+    choices = [one for one in found if only is None or one.gpu == only.ref]
     if form == "json":
         return _json(view.as_data(choices))
     if not choices:
@@ -225,7 +231,7 @@ def explain(look: Look, one: str, other: str | None, form: str) -> None:
     from topo_agent.graph import explain as ways
     from topo_agent.views import explain as view
 
-    topology = _topology(look.source)
+    topology, _ = _machine(look)
     a = _function(topology, one)
     if other is not None:
         b = _function(topology, other)
@@ -257,12 +263,13 @@ def check(look: Look, form: str, fail_on: Severity, ignore: tuple[str, ...], inf
     from topo_agent.graph.findings import SEVERITIES
     from topo_agent.views import findings as view
 
-    topology = _topology(look.source)
+    topology, operator = _machine(look)
     codes = {one.code for one in checks.CHECKS}
     wrong = [word for word in ignore if word.partition(":")[0] not in codes]
     if wrong:
         raise click.UsageError(f"--ignore: no finding is called {', '.join(wrong)}")
-    found = list(checks.kept(checks.findings(topology, pairing.pairs(topology)), ignore))
+    choices = pairing.pairs(topology, roles=operator.roles, forced=operator.pairs)
+    found = list(checks.kept(checks.findings(topology, choices), ignore))
     shown = [one for one in found if info or one.severity != "info"]
     _give(_json(view.as_data(shown)) if form == "json" else view.as_text(shown, _width(look.output)), look.output)
     _finish(topology, look)
@@ -334,13 +341,28 @@ def _host(source: str | None) -> Host:
         raise CouldNot(str(error)) from None
 
 
-def _topology(source: str | None, *, caches: bool = False) -> Topology:
+def _machine(look: Look, *, caches: bool = False) -> tuple[Topology, Resolved]:
+    """What a look sees, and what the operator says of it."""
     from topo_agent import discover
+    from topo_agent.graph.applied import Unresolved, resolve
+    from topo_agent.graph.overlay import EMPTY
     from topo_agent.host import BadSource
 
+    overlay = EMPTY if look.overlay is None else _overlay(look.overlay)
     try:
-        return discover(source, caches=caches)
-    except BadSource as error:
+        topology = discover(look.source, caches=caches, overlay=overlay)
+        return topology, resolve(overlay, topology)
+    except (BadSource, Unresolved) as error:
+        raise CouldNot(str(error)) from None
+
+
+def _overlay(path: str) -> Overlay:
+    from topo_agent.host import files
+    from topo_agent.readers.overlay import BadOverlay, parse
+
+    try:
+        return parse(files.text(path, "an overlay (YAML)"), path)
+    except (files.Unreadable, BadOverlay) as error:
         raise CouldNot(str(error)) from None
 
 

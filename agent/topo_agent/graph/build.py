@@ -8,18 +8,24 @@ from __future__ import annotations
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Cpu, Inventory
 from topo_agent.graph import bus, join, links, memory, virtual
+from topo_agent.graph.applied import contradictions
 from topo_agent.graph.nodes import Package
+from topo_agent.graph.overlay import EMPTY, Overlay
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import PackageId, numa_ref, package_ref, pci_ref
 
 
-def build(inventory: Inventory) -> Topology:
-    """The topology of one inventory. Never fails: what cannot be placed is unknown, with its reason."""
+def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
+    """The topology of one inventory. Never fails: what cannot be placed is unknown, with its reason.
+
+    `overlay` is what an operator knows better; what came from it is marked `operator`.
+    """
     notes = Notes()
+    contradictions(overlay, inventory, notes)
     online = frozenset[int](cpu.id for cpu in inventory.cpus or () if cpu.online)
     packages = _packages(inventory.cpus)
     memories = memory.read(inventory.numa, online)
-    roots, devices = bus.read(inventory, packages or (), memories, online, notes)
+    roots, devices = bus.read(inventory, packages or (), memories, online, notes, overlay)
     joined = None if devices is None else tuple(join.devices(inventory, devices, memories or (), notes))
     return Topology(
         source=inventory.source,

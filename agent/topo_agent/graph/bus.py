@@ -10,6 +10,7 @@ from topo_agent.facts import Inventory, PciDevice
 from topo_agent.graph import kinds, standard
 from topo_agent.graph.locality import Near, Places, decide, siblings
 from topo_agent.graph.nodes import BridgeRole, Device, DeviceKind, Memory, Origin, Package, Root
+from topo_agent.graph.overlay import Overlay
 from topo_agent.ids import CpuSet, PciAddress, Ref, pci_ref
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
@@ -21,11 +22,12 @@ def read(
     memories: tuple[Memory, ...] | None,
     online: CpuSet,
     notes: Notes,
+    overlay: Overlay,
 ) -> tuple[tuple[Root, ...] | None, tuple[Device, ...] | None]:
     """The roots and devices of an inventory; (None, None) where it has no PCI."""
     if inventory.pci is None:
         return None, None
-    bus = _Bus(inventory, inventory.pci, packages, memories, online, notes)
+    bus = _Bus(inventory, inventory.pci, packages, memories, online, notes, overlay)
     return tuple(bus.roots()), tuple(bus.devices())
 
 
@@ -61,11 +63,13 @@ class _Bus:
         memories: tuple[Memory, ...] | None,
         online: CpuSet,
         notes: Notes,
+        overlay: Overlay,
     ) -> None:
         self.facts = {device.address: device for device in devices}
         self.memories = {memory.id: memory for memory in memories or ()}
         self.places = Places(self.memories if memories is not None else None, online)
         self.notes = notes
+        self.overlay = overlay
         self.silence = Unknown.NOT_SUPPORTED if inventory.source.complete else Unknown.NOT_RECORDED
         self.bus_cpus = {bus.root.removeprefix("sys/devices/"): bus.cpus for bus in inventory.buses}
         self.slots: dict[tuple[int, int, int | None], str] = {
@@ -116,6 +120,9 @@ class _Bus:
             )
 
     def _root_near(self, name: str, tops: list[PciAddress]) -> Near:
+        operator = self.places.by_firmware(self.overlay.roots.get(name), "operator")
+        if operator is not None:
+            return operator
         told = {self.near[top].numa_node: self.near[top] for top in tops if self.near[top].numa_node is not None}
         if len(told) > 1:
             self.notes.add(
@@ -130,7 +137,7 @@ class _Bus:
         return decide([*told.values(), by_bus, self.places.only()], silence)
 
     def _near(self, device: PciDevice) -> Near:
-        """The chain of answers, first hit wins: own file, a bridge above, CPU lists, the only node there is."""
+        """The chain of answers, first hit wins: operator, own file, a bridge above, CPU lists, the only node there is."""
         silence = dict(device.unknown).get("numa_node", self.silence)
         own = self.places.by_firmware(device.numa_node, "firmware")
         if own is not None and own.reason is Unknown.CONTRADICTS:
@@ -143,6 +150,7 @@ class _Bus:
         return decide(self._answers(device, own), silence)
 
     def _answers(self, device: PciDevice, own: Near | None) -> Iterable[Near | None]:
+        yield self.places.by_firmware(self.overlay.roots.get(self.root_names.get(device.address, "")), "operator")
         yield own
         for bridge in self.chains[device.address]:
             above = self.facts.get(bridge)

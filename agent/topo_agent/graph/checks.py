@@ -42,6 +42,12 @@ CHECKS: tuple[Check, ...] = (
         placement.sources_disagree,
     ),
     Check(
+        "overlay_contradicts",
+        "The operator's overlay says something else than firmware does.",
+        "Mend the overlay, or the firmware if the overlay is right.",
+        placement.overlay_contradicts,
+    ),
+    Check(
         "gpu_without_nic",
         "A GPU has no NIC for it on its NUMA node.",
         "Move a NIC next to it, or keep traffic of this GPU off the network.",

@@ -35,8 +35,14 @@ def _silent(machine: Machine) -> bool:
 
 def sources_disagree(machine: Machine) -> Iterator[Seen]:
     for one in machine.topology.diagnostics:
-        if one.level is Level.CONFLICT:
+        if one.level is Level.CONFLICT and one.code != "overlay_contradicts":
             yield Seen(one.subject, one.message, "warning", f"{one.code} {one.message}")
+
+
+def overlay_contradicts(machine: Machine) -> Iterator[Seen]:
+    for one in machine.topology.diagnostics:
+        if one.code == "overlay_contradicts":
+            yield Seen(one.subject, one.message, "error")
 
 
 def gpu_without_nic(machine: Machine) -> Iterator[Seen]:

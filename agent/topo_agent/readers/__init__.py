@@ -1,0 +1,1 @@
+"""Files that people and other programs write -> plain values. No Host."""
