@@ -72,14 +72,20 @@ class Look(NamedTuple):
     quiet: bool
     verbose: bool
     overlay: str | None
+    timeout: int
 
 
 _SOURCE = "A directory, a recording or a tar archive instead of this machine."
+
+_timeout = option(
+    "--timeout", type=click.IntRange(1), metavar="S", default=60, show_default=True, help="Seconds a driver may take."
+)
 
 _LOOK_OPTIONS = (
     option("--from", "source", metavar="SOURCE", help=_SOURCE),
     option("--overlay", metavar="FILE", help="What firmware hides: NUMA nodes of roots, roles of NICs, pairs (YAML)."),
     option("-o", "--output", metavar="FILE", help="Write there, whole or not at all."),
+    _timeout,
     option("--strict", is_flag=True, help="Exit with status 4 when facts were lost."),
     option("-q", "--quiet", is_flag=True, help="No diagnostics."),
     option("-v", "--verbose", is_flag=True, help="Every diagnostic, on stderr."),
@@ -98,6 +104,33 @@ def looking(command: F) -> F:
     for decorate in reversed(_LOOK_OPTIONS):
         decorated = decorate(decorated)
     return cast("F", decorated)
+
+
+class _OnTerminal:
+    """Says on a terminal what takes longer than a second, and takes it away again (topo_agent.host.Watch)."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._since: float | None = None
+        self._shown = ""
+
+    def waiting(self, what: str) -> None:
+        import time
+
+        now = time.monotonic()
+        self._since = self._since or now
+        if now - self._since >= 1 and what != self._shown and not self._quiet and sys.stderr.isatty():
+            click.echo(f"\r\x1b[K{what}", nl=False, err=True)
+            self._shown = what
+
+    def done(self) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        self._since, self._shown = None, ""
+
+    def remark(self, sentence: str) -> None:
+        if not self._quiet:
+            click.echo(f"topo-agent: note: {sentence}", err=True)
 
 
 @click.group(
@@ -277,18 +310,64 @@ def check(look: Look, form: str, fail_on: Severity, ignore: tuple[str, ...], inf
         raise click.exceptions.Exit(NO)
 
 
+@cli.command(short_help="Is a process bound well?")
+@option("--pid", type=click.IntRange(min=1), help="Which process; the caller of this command unless given.")
+@option("-f", "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@looking
+def where(look: Look, pid: int | None, form: str) -> None:
+    """Compare the CPUs, memory and RDMA devices of a process with the best that this machine has for its GPUs.
+
+    Status 1 is the answer that it could be bound better.
+    """
+    from topo_agent.graph import pairing
+    from topo_agent.graph import where as binding
+    from topo_agent.host import Unavailable, process
+    from topo_agent.sources import binding as source
+    from topo_agent.views import where as view
+
+    if look.source is not None:
+        raise click.UsageError("where looks at a process of this machine: it takes no --from")
+    topology, operator = _machine(look)
+    try:
+        found = source.read(_host(None), process.ask(pid or os.getppid()))
+    except (Unavailable, ValueError, OSError) as error:
+        raise CouldNot(f"process {pid or os.getppid()}: {error}") from None
+    gpus, how, certain = binding.gpus_of(
+        topology, opened=found.opened, visible=found.visible, asked=found.asked, pci_order=found.pci_order
+    )
+    uverbs = dict(found.uverbs)
+    judged = binding.judge(
+        topology,
+        gpus,
+        cpus=found.cpus,
+        memory=found.bound_memory,
+        rdma=[uverbs[name] for node in found.opened or () if (name := node.rpartition("/")[2]) in uverbs],
+        choices=pairing.pairs(topology, roles=operator.roles, forced=operator.pairs),
+    )
+    said = binding.Where(judged, how, certain)
+    if form == "json":
+        text = _json(view.as_data(said, found.cpus, found.hidden))
+    else:
+        text = view.as_text(topology, said, found.name, found.cpus, found.hidden, _width(look.output))
+    _give(text, look.output)
+    _finish(topology, look)
+    if not said.well:
+        raise click.exceptions.Exit(NO)
+
+
 @cli.command(short_help="The machine as one text file.")
 @option("--from", "source", metavar="SOURCE", help=_SOURCE)
 @option("-o", "--output", metavar="FILE", help="Write there, whole or not at all.")
 @option("--keep-names", is_flag=True, help="Keep addresses, GUIDs, serials, UUIDs and the host name as they are.")
-def record(source: str | None, output: str | None, keep_names: bool) -> None:
+@_timeout
+def record(source: str | None, output: str | None, keep_names: bool, timeout: int) -> None:
     """Record the machine as one text file that can be read before it is sent, and dumped anywhere.
 
     Addresses, GUIDs, serial numbers, UUIDs and the host name become pseudonyms, the same one everywhere.
     """
     from topo_agent.host import recording
 
-    _give(recording.write(_host(source), keep_names=keep_names), output)
+    _give(recording.write(_host(source, timeout), keep_names=keep_names), output)
 
 
 @cli.command(short_help="A recording as a directory.")
@@ -331,12 +410,12 @@ def _columns(asked: str | None, usual: tuple[str, ...], every: tuple[str, ...]) 
     return chosen
 
 
-def _host(source: str | None) -> Host:
+def _host(source: str | None, timeout: int = 60) -> Host:
     from topo_agent.host import BadSource
     from topo_agent.host.opening import open_host
 
     try:
-        return open_host(source)
+        return open_host(source, timeout=timeout, watch=_OnTerminal(quiet=False))
     except BadSource as error:
         raise CouldNot(str(error)) from None
 
@@ -350,7 +429,8 @@ def _machine(look: Look, *, caches: bool = False) -> tuple[Topology, Resolved]:
 
     overlay = EMPTY if look.overlay is None else _overlay(look.overlay)
     try:
-        topology = discover(look.source, caches=caches, overlay=overlay)
+        watch = _OnTerminal(quiet=look.quiet)
+        topology = discover(look.source, caches=caches, overlay=overlay, timeout=look.timeout, watch=watch)
         return topology, resolve(overlay, topology)
     except (BadSource, Unresolved) as error:
         raise CouldNot(str(error)) from None

@@ -1,4 +1,4 @@
-"""An overlay put on a topology: names resolved to devices, roots to NUMA nodes; contradictions are found, not hidden."""
+"""An overlay put on a topology: names resolved to devices, and contradictions with firmware told."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class _Bus:
         return decide([*told.values(), by_bus, self.places.only()], silence)
 
     def _near(self, device: PciDevice) -> Near:
-        """The chain of answers, first hit wins: operator, own file, a bridge above, CPU lists, the only node there is."""
+        """The chain of answers, first hit wins: operator, own file, a bridge above, CPU lists, the only node."""
         silence = dict(device.unknown).get("numa_node", self.silence)
         own = self.places.by_firmware(device.numa_node, "firmware")
         if own is not None and own.reason is Unknown.CONTRADICTS:

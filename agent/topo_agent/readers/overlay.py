@@ -27,22 +27,25 @@ class BadOverlay(Exception):
 def parse(text: str, name: str) -> Overlay:
     """The overlay of a text that came from the file `name`; BadOverlay where it does not fit."""
     try:
-        document = parsed(text)
-        for key, node in document.entries.items():
-            if key not in _PARTS:
-                raise Wrong(node.lines, key, f"expected one of {', '.join(_PARTS)}{_near(key, _PARTS)}")
-        return Overlay(
-            roots=_part(document, "roots", _numa),
-            roles=_part(document, "roles", _role),
-            pairs=_part(document, "pairs", _names),
-            where={
-                f"{part}.{key}": f"{name}:{node.lines[0]}"
-                for part in _PARTS
-                for key, node in _entries(document, part).items()
-            },
-        )
+        return _overlay(parsed(text), name)
     except Wrong as error:
         raise BadOverlay(f"{name}: {error}") from None
+
+
+def _overlay(document: Map, name: str) -> Overlay:
+    for key, node in document.entries.items():
+        if key not in _PARTS:
+            raise Wrong(node.lines, key, f"expected one of {', '.join(_PARTS)}{_near(key, _PARTS)}")
+    return Overlay(
+        roots=_part(document, "roots", _numa),
+        roles=_part(document, "roles", _role),
+        pairs=_part(document, "pairs", _names),
+        where={
+            f"{part}.{key}": f"{name}:{node.lines[0]}"
+            for part in _PARTS
+            for key, node in _entries(document, part).items()
+        },
+    )
 
 
 def _entries(document: Map, part: str) -> dict[str, Node]:
