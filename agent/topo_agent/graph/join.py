@@ -100,7 +100,7 @@ def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disk
         nvme=tuple(dict.fromkeys(name for one in nvme for name in (one.name, *one.namespaces))),
         nvme_path=tuple(name for one in nvme for name in one.path_names),
         block=tuple(sorted(disks)),
-        nodes=tuple(name for one in gpus for name in one.nodes),
+        nodes=tuple(dict.fromkeys(name for one in gpus for name in one.nodes)),
         nvml_index=next((one.nvml_index for one in gpus if one.nvml_index is not None), None),
     )
 

@@ -15,6 +15,7 @@ from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Gpu, GpuLink, NvLinkState
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import NumaId, PciAddress, function_in
+from topo_agent.sources import parse
 from topo_agent.sources.entry import members
 
 _NODES = {"drm": re.compile(r"(card|renderD)[0-9]+", re.ASCII), "accel": re.compile(r"accel[0-9]+", re.ASCII)}
@@ -86,7 +87,13 @@ def _proc(host: Host, notes: Notes) -> Iterator[Gpu]:
             origin="nvidia",
             name=said.get("Model") or None,
             uuid=uuid if uuid.startswith("GPU-") and "?" not in uuid else None,  # "GPU-????…" before first use
+            nodes=_minor(parse.numbered(said.get("Device Minor", ""))),
         )
+
+
+def _minor(number: int | None) -> tuple[str, ...]:
+    """`3` -> `("nvidia3",)`: the device file of a GPU."""
+    return () if number is None else (f"nvidia{number}",)
 
 
 def _lines(text: str) -> dict[str, str]:
@@ -114,6 +121,7 @@ def _nvml(address: PciAddress, one: Answers) -> Gpu:
         uuid=_text(one.get("uuid")),
         nvml_index=index,
         memory_bytes=memory,
+        nodes=_minor(_number(one.get("minor"))),
         numa_node=None if node is None else NumaId(node),
         unknown=_refusals(one, ("name", "uuid", "index", "memory_bytes")),
     )
