@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
@@ -33,28 +34,40 @@ class CouldNot(click.ClickException):
     exit_code = COULD_NOT
 
     def show(self, file: Any = None) -> None:  # noqa: ARG002 click's signature
-        click.echo(f"topo-agent: {self.message}", err=True)
+        from topo_agent.views.text import clean
+
+        click.echo(f"topo-agent: {clean(self.message)}", err=True)
 
 
 def main() -> NoReturn:
     """The program: no traceback ever reaches a user, and `| head` is quiet."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends us as it ends `cat`
+    status = _status()
     try:
-        sys.exit(cli.main(standalone_mode=False, prog_name="topo-agent"))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python says it again at exit
+        CouldNot(f"stdout: cannot be written: {error.strerror}").show()
+        status = status or COULD_NOT
+    sys.exit(status)
+
+
+def _status() -> int:
+    """What the command says, or what kept it from saying anything."""
+    try:
+        return int(cli.main(standalone_mode=False, prog_name="topo-agent") or 0)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader has gone: nothing to say, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        return 130
     except Exception as error:
         if os.environ.get("TOPO_AGENT_DEBUG"):
             raise
         click.echo(f"topo-agent: internal error: {type(error).__name__}: {error}", err=True)
         click.echo("TOPO_AGENT_DEBUG=1 shows where; please report it with `topo-agent record`.", err=True)
-        sys.exit(COULD_NOT)
+        return COULD_NOT
 
 
 def option(*names: str, **how: Any) -> Callable[[F], F]:
@@ -183,6 +196,8 @@ def dump(
             diagnostics=0 if look.quiet else DIAGNOSTICS_AT_MOST,
         )
     elif form == "matrix":
+        if device is not None:
+            raise click.UsageError("the matrix is of the whole machine: -f matrix takes no DEVICE")
         from topo_agent.views.matrix import matrix
 
         text = matrix(topology, _kinds(kinds))
@@ -370,22 +385,39 @@ def record(source: str | None, output: str | None, keep_names: bool, timeout: in
     _give(recording.write(_host(source, timeout), keep_names=keep_names), output)
 
 
-@cli.command(short_help="A recording as a directory.")
+@cli.command(short_help="A described machine, or a recording, as a directory.")
 @click.argument("file")
-@option("-o", "--output", metavar="DIR", required=True, help="A directory that does not exist yet, or is empty.")
+@option(
+    "-o", "--output", metavar="DIR|FILE.topo", required=True,
+    help="A directory that does not exist yet, or is empty; or a recording, if the name ends in .topo.",
+)  # fmt: skip
 def synth(file: str, output: str) -> None:
-    """Unpack the recording FILE into a directory that lstopo (HWLOC_FSROOT=DIR) and `--from DIR` read.
+    """Make the machine that FILE describes (docs/machines.md) or records: a directory, or a recording.
 
-    Every PCI function gets a 64-byte `config` header made from its class, ids and buses.
+    A directory is what lstopo (HWLOC_FSROOT=DIR) and `--from DIR` read. Every PCI function in it gets a 64-byte
+    `config` header made from its class, ids and buses.
     """
+    from topo_agent.host import BadSource, recording
     from topo_agent.host.unpack import unpack
 
     try:
-        skipped = unpack(_host(file), output)
+        host = _described(file) if file.endswith((".yaml", ".yml")) else _host(file)
+        if output.endswith(".topo"):
+            _give(recording.write(host, keep_names=True), output)
+            return
+        skipped = unpack(host, output)
+    except BadSource as error:
+        raise CouldNot(str(error)) from None
     except OSError as error:
         raise CouldNot(f"{output}: cannot be written: {error.strerror or error}") from None
     for path in skipped:
         click.echo(f"topo-agent: left out: {path}", err=True)
+
+
+def _described(file: str) -> Host:
+    from topo_agent.synthesis.build import from_file
+
+    return from_file(file)
 
 
 def _kinds(asked: str) -> list[DeviceKind]:
@@ -485,7 +517,7 @@ def _give(text: str, output: str | None) -> None:
     """Data to stdout, or whole into a file. Names that are no UTF-8 come out with "?" in them."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     if output is None or output == "-":
-        click.echo(text, nl=False, color=True)
+        _say(text)
         return
     from topo_agent.publishers import files
 
@@ -493,6 +525,19 @@ def _give(text: str, output: str | None) -> None:
         files.replace(output, text)
     except OSError as error:
         raise CouldNot(f"{output}: cannot be written: {error.strerror}") from None
+
+
+def _say(text: str) -> None:
+    """All of it to stdout: a write may be cut short by a full disk, and the next one says why."""
+    if sys.stdout is None:
+        raise CouldNot("stdout is closed")
+    data = memoryview(text.encode("utf-8"))
+    try:
+        sys.stdout.flush()
+        while data:
+            data = data[os.write(sys.stdout.fileno(), data) :]
+    except OSError as error:
+        raise CouldNot(f"stdout: cannot be written: {error.strerror}") from None
 
 
 def _finish(topology: Topology, look: Look) -> None:
@@ -505,15 +550,19 @@ def _finish(topology: Topology, look: Look) -> None:
         raise click.exceptions.Exit(LOST)
 
 
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def _colored(color: str, output: str | None) -> bool:
     if color != "auto":
         return color == "always"
-    return output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return output is None and _on_terminal() and not os.environ.get("NO_COLOR")
 
 
 def _width(output: str | None) -> int:
     """A terminal's own width; 100 columns into files and pipes, so that the same machine gives the same bytes."""
-    if output is None and sys.stdout.isatty():
+    if output is None and _on_terminal():
         import shutil
 
         return max(shutil.get_terminal_size().columns, 40)

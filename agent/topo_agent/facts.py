@@ -266,6 +266,7 @@ class Inventory:
     nvme: tuple[Nvme, ...] = ()
     disks: tuple[Disk, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    kfd_hidden: int = 0  # KFD nodes that the device cgroup hides
     gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     allowed_cpus: CpuSet | None = field(default=None, compare=False)  # what the asking process may use
     default_routes: tuple[str, ...] | None = field(default=None, compare=False)  # interfaces; None: not recorded

@@ -34,6 +34,10 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
 
     asker = source("process", lambda: process.read(host, notes)) or process.Process()
     cpus = source("cpu", lambda: cpu.read(host, notes))
+    if cpus is None and host.source.kind == "live":
+        notes.add(
+            Level.LOST, "sys/devices/system/cpu", "sysfs_hidden", "this machine shows no CPUs: is /sys mounted here?"
+        )
     online = None if cpus is None else frozenset(one.id for one in cpus if one.online)
     memory = source("numa", lambda: numa.read(host, notes, online))
     bus = source("pci", lambda: pci.read(host, notes))
@@ -63,6 +67,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         disks=drives.disks if drives else (),
         gpus=(*(drivers.gpus if drivers else ()), *(amd.gpus if amd else ())),
         gpu_links=_both(drivers.links if drivers else None, amd.links if amd else None),
+        kfd_hidden=amd.hidden if amd else 0,
         allowed_cpus=asker.allowed_cpus,
         default_routes=asker.default_routes,
         links_now=bus.links_now if bus else (),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from topo_agent.diagnostics import Level, Notes
+from topo_agent.diagnostics import Level, Notes, Unknown
 from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
 from topo_agent.graph.nodes import Device, GpuPart, Memory, Names, NicPart, NicPort, NvmePart, PortState
 from topo_agent.ids import PciAddress, Ref, pci_ref
@@ -16,7 +16,7 @@ from topo_agent.ids import PciAddress, Ref, pci_ref
 T = TypeVar("T")
 
 _BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
-_MELLANOX = 0x15B3
+_MELLANOX, _AMD = 0x15B3, 0x1002
 _ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
 
 
@@ -29,6 +29,7 @@ class Said(NamedTuple):
     disks: dict[PciAddress, list[str]]
     gpus: dict[PciAddress, list[Gpu]]
     memories: dict[PciAddress, Memory]
+    kfd_hidden: bool
 
 
 def devices(inventory: Inventory, bare: tuple[Device, ...], memories: Iterable[Memory], notes: Notes) -> list[Device]:
@@ -41,6 +42,7 @@ def devices(inventory: Inventory, bare: tuple[Device, ...], memories: Iterable[M
                for place, disks in _by_function(inventory.disks, lambda one: one.function).items()},
         gpus=_by_function(inventory.gpus, lambda one: one.function),
         memories={memory.gpu: memory for memory in memories if memory.gpu is not None},
+        kfd_hidden=inventory.kfd_hidden > 0,
     )  # fmt: skip
     _strangers(said, {device.address for device in bare}, notes)
     enslaved = {lower for netdev in inventory.netdevs for lower in netdev.lower if netdev.kind == "bond"}
@@ -90,7 +92,10 @@ def _joined(device: Device, said: Said, enslaved: set[str]) -> Device:
     if nvme:
         first = nvme[0]
         device = device._replace(nvme=nvme_part(first), uid=first.serial, title=first.model)
-    return _gpu(device, gpus, said.memories.get(place)) if kind == "gpu" else device
+    if kind == "gpu":
+        hidden = said.kfd_hidden and all(one.origin != "kfd" for one in gpus)
+        device = _gpu(device, gpus, said.memories.get(place), hidden=hidden)
+    return device
 
 
 def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disks: list[str], gpus: list[Gpu]) -> Names:
@@ -181,13 +186,24 @@ def nvme_part(one: Nvme) -> NvmePart:
     )
 
 
-def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None) -> Device:
-    """NVML first, then proc and KFD: the first that answers a question is believed."""
+def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool) -> Device:
+    """NVML first, then proc and KFD: the first that answers a question is believed.
+
+    `hidden`: the device cgroup keeps some of KFD's GPUs from us, and this one is among those not seen.
+    """
     order = sorted(gpus, key=lambda one: ("nvml", "nvidia", "kfd", "drm").index(one.origin))
     node = next((one.numa_node for one in order if one.numa_node is not None), None)
+    uid = next((one.uuid for one in order if one.uuid), None)
+    title = next((one.name for one in order if one.name and one.origin != "kfd"), None)
+    refused = {field: reason for one in reversed(order) for field, reason in one.unknown}
+    if hidden and device.vendor == _AMD:
+        refused["uid"] = Unknown.HIDDEN
+    for field, value in (("uid", uid), ("model", title)):
+        if value is not None:
+            refused.pop(field, None)
     return device._replace(
-        uid=next((one.uuid for one in order if one.uuid), None),
-        title=next((one.name for one in order if one.name and one.origin != "kfd"), None),
+        uid=uid,
+        title=title,
         gpu=GpuPart(
             memory_bytes=next((one.memory_bytes for one in order if one.memory_bytes is not None), None),
             memory_node=node if node is not None else (memory.id if memory else None),
@@ -195,9 +211,7 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None) -> Device:
             compute_units=next((one.compute_units for one in order if one.compute_units), None),
             hive=next((one.hive for one in order if one.hive), None),
         ),
-        unknown=tuple(
-            sorted({*device.unknown, *(pair for one in order if one.origin == "nvml" for pair in one.unknown)})
-        ),
+        unknown=tuple(sorted({**dict(device.unknown), **refused}.items())),
     )
 
 

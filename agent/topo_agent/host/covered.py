@@ -127,6 +127,11 @@ class _Walk:
             self.entry(path)
         for path in sorted(self._targets()):
             self.entry(path)
+        for path in sorted(self.found):
+            directory, _, irq = path.rpartition("/")
+            if directory.endswith("/msi_irqs"):  # of all interrupts, those of recorded functions
+                for name in ("effective_affinity_list", "smp_affinity_list"):
+                    self.entry(f"proc/irq/{irq}/{name}")
 
     def _roots(self) -> list[str]:
         """The directories of the PCI host bridges, wherever they hang, and the devices they hang on."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from topo_agent.diagnostics import ABSENT, REFUSED, Level, Notes, Unknown, UnknownFields, errno_name
-from topo_agent.host import Host, resolve
+from topo_agent.host import TEXT_LIMIT, Host, resolve
 
 T = TypeVar("T")
 
@@ -52,14 +52,14 @@ class Entry:
             self.notes.add(Level.LOST, self.path, "device_unreadable", f"left out: {error}")
             raise Failed from error
 
-    def want(self, name: str, parse: Callable[[str], T], field: str | None = None) -> T | None:
+    def want(self, name: str, parse: Callable[[str], T], field: str | None = None, most: int = TEXT_LIMIT) -> T | None:
         """The value of a file, or None. Where `field` is given, None leaves its reason in `unknown`.
 
         A file that is simply not there gets no note: kernels differ in what they offer.
         """
         path = f"{self.path}/{name}"
         try:
-            value = parse(self.host.text(path))
+            value = parse(self.host.text(path, most))
         except OSError as error:
             absent = error.errno in ABSENT
             reason = self.absent if absent else Unknown.UNREADABLE

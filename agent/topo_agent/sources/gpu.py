@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
@@ -123,13 +123,13 @@ def _nvml(address: PciAddress, one: Answers) -> Gpu:
         memory_bytes=memory,
         nodes=_minor(_number(one.get("minor"))),
         numa_node=None if node is None else NumaId(node),
-        unknown=_refusals(one, ("name", "uuid", "index", "memory_bytes")),
+        unknown=_refusals(one, {"name": "model", "uuid": "uid"}),
     )
 
 
-def _refusals(one: Answers, keys: Iterable[str]) -> UnknownFields:
-    """Which of these were refused, and how."""
-    refused = {key: said for key in keys if isinstance(said := one.get(key), dict)}
+def _refusals(one: Answers, fields: Mapping[str, str]) -> UnknownFields:
+    """Which of these were refused, and how, by what the document calls them."""
+    refused = {field: said for key, field in fields.items() if isinstance(said := one.get(key), dict)}
     codes = {key: _ERRORS.get(str(said.get("error")), Unknown.DRIVER_ERROR) for key, said in refused.items()}
     return tuple(sorted(codes.items()))
 

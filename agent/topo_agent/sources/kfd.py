@@ -26,6 +26,7 @@ Properties = dict[str, int]
 class Found(NamedTuple):
     gpus: tuple[Gpu, ...]
     links: tuple[GpuLink, ...] | None  # None: there is no KFD here
+    hidden: int = 0  # nodes that the device cgroup hides from us
 
 
 class _Node(NamedTuple):
@@ -49,7 +50,8 @@ def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
     for node in nodes:
         together.setdefault(node.function, []).append(node)
     links = [link for node in nodes for link in _links(host, notes, node, places)]
-    return Found(tuple(_gpu(function, same) for function, same in sorted(together.items())), tuple(_merged(links)))
+    gpus = tuple(_gpu(function, same) for function, same in sorted(together.items()))
+    return Found(gpus, tuple(_merged(links)), hidden=sum(one.code == "kfd_node_hidden" for one in notes))
 
 
 def _node(host: Host, notes: Notes, number: int, present: frozenset[PciAddress]) -> _Node | None:
@@ -91,7 +93,7 @@ def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
         partitions=len(nodes) if len(nodes) > 1 else None,
         compute_units=sum(units) or None,
         hive=f"0x{hive:016x}" if hive else None,
-        unknown=() if unique else (("uuid", Unknown.NOT_SUPPORTED),),
+        unknown=() if unique else (("uid", Unknown.NOT_SUPPORTED),),
     )
 
 

@@ -47,11 +47,12 @@ Amazon, Google's bare metal and Microsoft sell both under one name: those count 
 def read(host: Host, notes: Notes, architecture: str | None) -> Machine:
     """The machine's own name for itself; a field that firmware left at its placeholder is unknown."""
     dmi = Entry(host, "sys/class/dmi/id", notes)
+    cpuinfo = Entry(host, "proc", notes)
     unknown: dict[str, Unknown] = {}
 
     def told(field: str, value: str | None) -> str | None:
         if value is None:
-            unknown[field] = dict(dmi.unknown).get(field, dmi.absent)
+            unknown[field] = {**dict(dmi.unknown), **dict(cpuinfo.unknown)}.get(field, dmi.absent)
         return value
 
     vendor, product, board, bios = (
@@ -63,13 +64,13 @@ def read(host: Host, notes: Notes, architecture: str | None) -> Machine:
             ("bios_version", "bios_version"),
         )
     )
-    processor = _first_processor(host)
+    processor = cpuinfo.want("cpuinfo", _first_processor, "cpu_model", _CPUINFO_BYTES) or {}
     hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.word)
     if hypervisor is None and vendor is not None:
         hypervisor = _HYPERVISOR_MAKERS.get(vendor.lower())
     virtual = _virtual(hypervisor, processor, Entry(host, "proc/xen", notes).want("capabilities", parse.clean) or "")
     if virtual is None:
-        unknown["virtual"] = dmi.absent
+        unknown["virtual"] = dict(cpuinfo.unknown).get("cpu_model", dmi.absent)
     kernel = Entry(host, "proc/sys/kernel", notes).want("osrelease", parse.word)
     return Machine(
         vendor=vendor,
@@ -101,11 +102,7 @@ def _dmi(text: str) -> str | None:
     return None if said is None or said.lower() in _PLACEHOLDERS else said
 
 
-def _first_processor(host: Host) -> dict[str, str]:
+def _first_processor(text: str) -> dict[str, str]:
     """The first block of proc/cpuinfo: `{"model name": "Intel(R) Xeon(R) …", "flags": "fpu vme …"}`."""
-    try:
-        text = host.text("proc/cpuinfo", _CPUINFO_BYTES)
-    except OSError:
-        return {}
     lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, colon, value in lines if colon}

@@ -65,7 +65,8 @@ def device(one: Device) -> dict[str, Json]:
         "sources": _sources(one.sources),
         "unknown": _unknown(one.unknown),
     }
-    return said | present(optional)
+    said |= present(optional)
+    return said | {field: None for field in dict(one.unknown) if field not in said}
 
 
 def _standard(one: Device) -> dict[str, Json]:

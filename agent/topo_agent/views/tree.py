@@ -115,16 +115,18 @@ class _Writer:
         else:
             branch = self._whole(node)
         for above in self.topology.ancestors(ref):
-            device = self.topology.device(above)
-            text = self._bridge_text(device) if device else f"{above.key}{self._near(above)}"
+            text = self._above(above)
             branch = Branch(text, BOLD, [branch])
         return branch
 
-    def _near(self, ref: Ref) -> str:
-        node = self.topology.nodes.get(ref)
-        if not isinstance(node, Root):
-            return ""
-        return " · NUMA unknown" if node.numa_node is None else f" · NUMA {node.numa_node}"
+    def _above(self, ref: Ref) -> str:
+        """The line of something that is only there because something else is below it."""
+        node = self.topology.nodes[ref]
+        if isinstance(node, Root):
+            return f"{node.name} · NUMA {'unknown' if node.numa_node is None else node.numa_node}"
+        if isinstance(node, Package):
+            return self._package(node).text
+        return self._bridge_text(node) if isinstance(node, Device) else ref.key
 
     def _package(self, package: Package) -> Branch:
         cores = "" if package.cores is None else f" · {plural(len(package.cores), 'core')}"
