@@ -47,10 +47,15 @@ def main() -> NoReturn:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python says it again at exit
-        CouldNot(f"stdout: cannot be written: {error.strerror}").show()
-        status = status or COULD_NOT
+        status = status or _lost_stdout(error)
     sys.exit(status)
+
+
+def _lost_stdout(error: OSError) -> int:
+    """Say it once: what is still to be flushed goes nowhere, or Python would say it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    CouldNot(f"stdout: cannot be written: {error.strerror}").show()
+    return COULD_NOT
 
 
 def _status() -> int:
@@ -62,6 +67,8 @@ def _status() -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except OSError as error:  # of click's own words, --help among them; all others are caught where they happen
+        return _lost_stdout(error)
     except Exception as error:
         if os.environ.get("TOPO_AGENT_DEBUG"):
             raise
