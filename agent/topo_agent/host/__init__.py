@@ -72,6 +72,35 @@ class Host(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Who is told while a host waits for an answer, and of what the answer cost."""
+
+    def waiting(self, what: str) -> None:
+        """Called again and again while it waits: "asking the NVIDIA driver … GPU 3 of 8"."""
+        ...
+
+    def done(self) -> None:
+        """It no longer waits."""
+        ...
+
+    def remark(self, sentence: str) -> None:
+        """Something that nobody lost anything by, and that is no fact of the machine: how long a driver took."""
+        ...
+
+
+class Silent:
+    """A Watch that keeps it to itself."""
+
+    def waiting(self, what: str) -> None:
+        pass
+
+    def done(self) -> None:
+        pass
+
+    def remark(self, sentence: str) -> None:
+        pass
+
+
 def checked(path: str) -> str:
     """The path itself, if it stays below the root; ValueError otherwise.
 

@@ -8,12 +8,15 @@ import os
 import stat
 from collections import deque
 
-from topo_agent.host import DOCUMENT_LIMIT, TEXT_LIMIT, BadSource, Json, Source, Unavailable, checked
+from topo_agent.host import DOCUMENT_LIMIT, TEXT_LIMIT, BadSource, Json, Source, Unavailable, Watch, checked
 
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 # O_NONBLOCK: opening a FIFO that somebody put into a root directory must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _LINKS_AT_MOST = 40  # as the kernel: fs/namei.c MAXSYMLINKS
+
+# One of these is there wherever the NVIDIA driver is loaded, in a container too: elsewhere no process is started.
+_NVIDIA = ("/proc/driver/nvidia", "/dev/nvidiactl", "/sys/module/nvidia")
 
 
 class LiveHost:
@@ -23,7 +26,9 @@ class LiveHost:
     sources read several files of one directory in turn, so the last directory stays open.
     """
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", *, timeout: float = 60.0, watch: Watch | None = None) -> None:
+        """`timeout`: seconds that a driver has for its answers; `watch` hears while it is waited for."""
+        self._timeout, self._watch = timeout, watch
         self._live = os.path.realpath(root) == "/"
         try:
             self._root = os.open(root, _DIRECTORY)
@@ -95,6 +100,12 @@ class LiveHost:
             from topo_agent.host import netlink  # 0.13 s and 25 MB: only where something asks for it
 
             return netlink.links()
+        if name == "nvml":
+            if not os.environ.get("TOPO_AGENT_NVML") and not any(map(os.path.exists, _NVIDIA)):
+                raise Unavailable("not_supported", "no NVIDIA driver is loaded here")
+            from topo_agent.host import child
+
+            return child.ask_in_child(name, self._timeout, self._watch)
         raise Unavailable("not_supported", f"nothing here answers for {name}")
 
     def _default_routes(self) -> list[str]:
@@ -131,16 +142,19 @@ class LiveHost:
         if self._live:
             return os.open(path or ".", _DIRECTORY, dir_fd=self._root)
         try:
-            found = os.open(path or ".", _DIRECTORY, dir_fd=self._root)
+            # O_PATH: nothing is opened yet, should a link lead out of the root, to a disk that is away for one.
+            found = os.open(path or ".", _DIRECTORY | os.O_PATH, dir_fd=self._root)
         except OSError:  # the kernel may have followed a link out of the root: what it met there is no answer
             return self._open(path, _DIRECTORY)
         try:
             real = os.readlink(f"/proc/self/fd/{found}")
         except OSError:
             real = ""  # no /proc: cannot tell, so walk by hand
-        if real == self._real_root or real.startswith(self._real_root + "/"):
-            return found
-        os.close(found)
+        try:
+            if real == self._real_root or real.startswith(self._real_root + "/"):
+                return os.open(".", _DIRECTORY, dir_fd=found)
+        finally:
+            os.close(found)
         return self._open(path, _DIRECTORY)
 
     def _open(self, path: str, flags: int) -> int:

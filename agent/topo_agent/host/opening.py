@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 
-from topo_agent.host import Host
+from topo_agent.host import Host, Watch
 from topo_agent.host.live import LiveHost
 
 
-def open_host(source: str | None) -> Host:
-    """None is this machine. A file is told by what is in it, not by its name; BadSource where it is no machine."""
+def open_host(source: str | None, *, timeout: float = 60.0, watch: Watch | None = None) -> Host:
+    """None is this machine. A file is told by what is in it, not by its name; BadSource where it is no machine.
+
+    `timeout` and `watch` are for the drivers of this machine: see LiveHost.
+    """
     if source is None:
-        return LiveHost("/")
+        return LiveHost("/", timeout=timeout, watch=watch)
     if os.path.isdir(source):
         return LiveHost(source)
     from topo_agent.host import archive, recording  # paper costs 15 ms to import: only for what is on paper
