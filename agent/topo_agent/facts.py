@@ -143,6 +143,7 @@ class Netdev(NamedTuple):
     lower: tuple[str, ...] = ()  # lower_<name>: what a bond, a VLAN or a bridge is made of
     vlan_id: int | None = None  # netlink
     altnames: tuple[str, ...] = ()  # netlink
+    other_bus: bool = False  # it has a device, and not on PCI: Hyper-V, a platform, USB
     unknown: UnknownFields = ()
 
 
@@ -217,6 +218,7 @@ class Gpu(NamedTuple):
     compute_units: int | None = None
     hive: str | None = None  # xGMI hive, hex
     numa_node: NumaId | None = None  # the node of its own memory (Grace)
+    fabric: str | None = None  # "<cluster uuid>.<clique>" of an NVLink fabric that is up
     near_cpus: CpuSet | None = None  # NVML's CPU affinity: clipped to the asker's cpuset, a last resort
     unknown: UnknownFields = ()
 
@@ -238,6 +240,7 @@ class NvLinkState(NamedTuple):
 
     function: PciAddress
     peer: PciAddress | None
+    peer_kind: Literal["gpu", "switch", "cpu", "unknown"]
     active: int
 
 

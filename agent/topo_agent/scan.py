@@ -45,7 +45,8 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
     nets = source("net", lambda: net.read(host, notes))
     ib = source("rdma", lambda: rdma.read(host, notes))
     drives = source("nvme", lambda: nvme.read(host, notes))
-    drivers = source("gpu", lambda: gpu.read(host, notes))
+    present = {one.address: one for one in bus.devices} if bus else {}
+    drivers = source("gpu", lambda: gpu.read(host, notes, present))
     amd = source("kfd", lambda: kfd.read(host, notes, functions))
     carriers = {one.function for one in (nets.netdevs if nets else ())} | {
         one.function for one in (ib.devices if ib else ())

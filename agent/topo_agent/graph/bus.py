@@ -72,6 +72,7 @@ class _Bus:
         self.overlay = overlay
         self.silence = Unknown.NOT_SUPPORTED if inventory.source.complete else Unknown.NOT_RECORDED
         self.bus_cpus = {bus.root.removeprefix("sys/devices/"): bus.cpus for bus in inventory.buses}
+        self.gpu_cpus = {gpu.function: gpu.near_cpus for gpu in inventory.gpus if gpu.near_cpus}
         self.slots: dict[tuple[int, int, int | None], str] = {
             (slot.domain, slot.bus, slot.device): slot.name for slot in inventory.slots
         }
@@ -157,8 +158,12 @@ class _Bus:
             if above is not None and above.numa_node is not None:
                 yield self.places.by_firmware(above.numa_node, "bridge")
                 break
+        physfn = self.facts.get(device.physfn) if device.physfn is not None else None
+        if physfn is not None:
+            yield self.places.by_firmware(physfn.numa_node, "firmware")  # a VF is where its PF is
         yield self.places.by_cpus(device.local_cpus, "cpulist")
         yield self.places.by_cpus(self.bus_cpus.get(self.root_names.get(device.address, "")), "cpulist")
+        yield self.places.by_cpus(self.gpu_cpus.get(device.address), "nvml")
         yield self.places.only()
 
     def _device(self, address: PciAddress, device: PciDevice) -> Device:

@@ -43,7 +43,7 @@ def between(topology: Topology, one: Device, other: Device) -> Explanation:
     via = path.via if path.a == one.ref else path.via[::-1]
     hops = tuple(_hop(topology, paths, ref) for ref in (one.ref, *via, other.ref))
     linked = [hop for hop in hops if hop.device is not None and _is_on_the_way(topology, hop, one, other)]
-    narrowest = next((hop for hop in linked if hop.ref == path.bottleneck), None)
+    narrowest = next((hop for hop in linked if paths.link_end(hop.ref) == path.bottleneck), None)
     return Explanation(
         path=path,
         hops=hops,

@@ -19,7 +19,7 @@ def find(topology: Topology, text: str) -> Ref:
     beginning, gpu0, a PCI address, or a short one (`1b:00.0`) where only one domain has it.
     """
     word = text.strip()
-    found = _matches(topology, word)
+    found = list(dict.fromkeys(_matches(topology, word)))
     if len(found) == 1:
         return found[0]
     if found:

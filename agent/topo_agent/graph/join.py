@@ -5,6 +5,7 @@ A name is never a key: what belongs together is told by the function in its sysf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
@@ -14,6 +15,9 @@ from topo_agent.graph.nodes import Device, GpuPart, Memory, Names, NicPart, NicP
 from topo_agent.ids import PciAddress, Ref, pci_ref
 
 T = TypeVar("T")
+
+# net/core/devlink.c: what a port of an embedded switch is called that leads to a function and not to a cable.
+_REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf[0-9]+|sf[0-9]+)?", re.ASCII)
 
 _BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
 _MELLANOX, _AMD = 0x15B3, 0x1002
@@ -71,7 +75,7 @@ def _by_function(items: Iterable[T], function: Callable[[T], PciAddress | None])
 
 def _strangers(said: Said, present: set[PciAddress], notes: Notes) -> None:
     """A driver that speaks of a function that is not on the bus: kept as a note, for there is no place for it."""
-    for place in sorted({*said.netdevs, *said.rdma, *said.nvme, *said.gpus} - present):
+    for place in sorted({*said.netdevs, *said.rdma, *said.nvme, *said.disks, *said.gpus} - present):
         notes.add(
             Level.LOST, str(pci_ref(place)), "not_on_the_bus", "a driver names this function; the PCI bus has none"
         )
@@ -112,7 +116,8 @@ def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disk
 
 def _nic(device: Device, netdevs: list[Netdev], rdma: list[RdmaDevice], enslaved: set[str]) -> Device:
     ports = tuple(_ports(netdevs, rdma))
-    own = next((one.address for one in netdevs if one.address and one.name not in enslaved), None)
+    real = [one for one in netdevs if not _representor(one)]
+    own = next((one.address for one in real if one.address and one.name not in enslaved), None)
     return device._replace(
         uid=next((one.node_guid for one in rdma if one.node_guid), own),
         nic=NicPart(
@@ -152,7 +157,7 @@ def _ports(netdevs: list[Netdev], rdma: list[RdmaDevice]) -> Iterable[NicPort]:
 def _same_port(left: list[Netdev], told: tuple[str, ...], number: int, *, alone: bool) -> Netdev | None:
     """The interface of an RDMA port: one whose name its GIDs carry, the only one, or that of the same number."""
     named = next((one for one in left if one.name in told), None)
-    if named is not None or told:
+    if named is not None:
         return named
     if alone and len(left) == 1:
         return left[0]
@@ -160,7 +165,7 @@ def _same_port(left: list[Netdev], told: tuple[str, ...], number: int, *, alone:
 
 
 def _representor(netdev: Netdev) -> bool:
-    return netdev.port_name is not None and "vf" in netdev.port_name
+    return netdev.port_name is not None and _REPRESENTOR.fullmatch(netdev.port_name) is not None
 
 
 def _layer(netdev: Netdev) -> str | None:
@@ -209,6 +214,7 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool
             memory_node=node if node is not None else (memory.id if memory else None),
             partitions=next((one.partitions for one in order if one.partitions), None),
             compute_units=next((one.compute_units for one in order if one.compute_units), None),
+            fabric=next((one.fabric for one in order if one.fabric), None),
             hive=next((one.hive for one in order if one.hive), None),
         ),
         unknown=tuple(sorted({**dict(device.unknown), **refused}.items())),
@@ -220,14 +226,21 @@ def _boards(devices: list[Device], said: Said) -> list[Device]:
 
     The board is called after the first function that is on it.
     """
-    boards: dict[str, str] = {}
-    found = []
+    keys: dict[Ref, tuple[str, ...]] = {}
     for device in devices:
         if device.kind == "nic" and device.physfn is None:
-            card = f"card:{device.address.domain:04x}:{device.address.bus:02x}:{device.address.device:02x}"
-            guids = [f"guid:{one.board_guid}" for one in said.rdma.get(device.address, []) if one.board_guid]
-            board = next((boards[key] for key in (*guids, card) if key in boards), card.partition(":")[2])
-            boards.update(dict.fromkeys((*guids, card), board))
-            device = device._replace(board=board)  # noqa: PLW2901 the joined one
-        found.append(device)
-    return found
+            guids = (one.board_guid for one in said.rdma.get(device.address, []) if one.board_guid)
+            keys[device.ref] = (str(device.address).rpartition(".")[0], *guids)
+    boards = {key: key for some in keys.values() for key in some}
+    for some in (*keys.values(), *reversed(keys.values())):  # twice, so that what meets through a third meets
+        least = min(boards[key] for key in some)
+        merged = {boards[key] for key in some}
+        boards = {key: least if board in merged else board for key, board in boards.items()}
+    first: dict[str, str] = {}
+    for device in devices:
+        if device.ref in keys:
+            first.setdefault(boards[keys[device.ref][0]], keys[device.ref][0])
+    return [
+        device._replace(board=first[boards[keys[device.ref][0]]]) if device.ref in keys else device
+        for device in devices
+    ]

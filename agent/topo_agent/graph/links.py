@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topo_agent.facts import GpuLink, NvLinkState
-from topo_agent.graph.nodes import Link
+from topo_agent.graph.nodes import Link, PeerKind
 from topo_agent.ids import PciAddress, Ref, pci_ref
 
 
@@ -21,13 +21,13 @@ def read(told: tuple[GpuLink, ...] | None) -> tuple[Link, ...] | None:
     return tuple(sorted(found.values(), key=lambda link: (link.a, link.b or Ref("", ""), link.peer)))
 
 
-def now(told: tuple[NvLinkState, ...]) -> tuple[tuple[Ref, Ref | None, int], ...]:
-    """How many links are up, by the ends of the link; a link that one end sees down is down."""
-    found: dict[tuple[Ref, Ref | None], int] = {}
+def now(told: tuple[NvLinkState, ...]) -> tuple[tuple[Ref, Ref | None, PeerKind, int], ...]:
+    """(ends, kind of the peer, links that are up); a link that one of its two ends sees down is down."""
+    found: dict[tuple[Ref, Ref | None, PeerKind], int] = {}
     for one in told:
-        ends = _ends(one.function, one.peer)
-        found[ends] = min(found.get(ends, one.active), one.active)
-    return tuple((a, b, found[a, b]) for a, b in sorted(found, key=str))
+        key = (*_ends(one.function, one.peer), one.peer_kind)
+        found[key] = min(found.get(key, one.active), one.active)
+    return tuple((*key, found[key]) for key in sorted(found, key=str))
 
 
 def _weight(link: Link) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def outlier(machine: Machine) -> Iterator[Seen]:
 
 def nvlink_partial(machine: Machine) -> Iterator[Seen]:
     active: Counter[Ref] = Counter()
-    for a, b, count in machine.topology.nvlinks_now:
+    for a, b, _, count in machine.topology.nvlinks_now:
         active[a] += count
         if b is not None:
             active[b] += count

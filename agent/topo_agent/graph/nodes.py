@@ -80,6 +80,7 @@ class GpuPart(NamedTuple):
     partitions: int | None = None
     compute_units: int | None = None
     hive: str | None = None
+    fabric: str | None = None
 
 
 class NicPort(NamedTuple):
@@ -161,13 +162,16 @@ class Virtual(NamedTuple):
     uid: str | None = None
 
 
+PeerKind = Literal["gpu", "switch", "cpu", "unknown"]
+
+
 class Link(NamedTuple):
     """NVLink or xGMI between two GPUs, or from a GPU to something that is not one of ours."""
 
     a: Ref
     b: Ref | None  # None: a switch or a processor that has no address here
     kind: Literal["nvlink", "xgmi"]
-    peer: Literal["gpu", "switch", "cpu", "unknown"]
+    peer: PeerKind
     links: int | None  # how many; None where only the whole is told
     bytes_per_second: int | None
     weight: int | None = None

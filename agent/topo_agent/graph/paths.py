@@ -61,14 +61,18 @@ class Paths:
         a, b = sorted((one, other), key=lambda device: device.ref)
         mine, yours = self.chain(a.ref), self.chain(b.ref)
         common = _common(mine, yours)
-        if common == 0:
-            class_, certain, reason = self._apart(a, b)
-            nccl, via = ("PHB" if class_ == "NODE" else class_), (*mine[-2::-1], *yours[:-1])
-        elif a.address.card == b.address.card:
+        via: tuple[Ref, ...]
+        if a.address.card == b.address.card:
             class_, nccl, certain, reason, via = "PIX", "PIX", True, "functions of one card", ()
+        elif common == 0:
+            class_, certain, reason = self._apart(a, b, len(mine) == len(yours) == 2)
+            nccl, via = ("PHB" if class_ == "NODE" else class_), (*mine[-2::-1], *yours[:-1])
         else:
             class_, certain, reason = self._together(mine, yours, common)
             nccl, via = self._nccl(a.ref, b.ref), _via(mine, yours, common)
+        lost = next((one for one in (a, b) if "parent" in dict(one.unknown)), None)
+        if lost is not None and certain and class_ != "PIX":
+            certain, reason = False, f"what {lost.address} hangs below is unknown"
         nvlinks = self._nvlink(a.ref, b.ref)
         if nvlinks:
             class_, nccl, certain, reason = f"NV{nvlinks}", "NVL", True, f"{nvlinks} active NVLinks"
@@ -107,13 +111,20 @@ class Paths:
             return chain
         amd = all(one.vendor in _AMD_VENDORS for one in (outer, inner, gpu))
         alone = self.topology.children(upper) == (lower,) and all(
-            child == ref or child.key.rpartition(":")[0] == ref.key.rpartition(":")[0]
-            for child in self.topology.children(lower)
+            child == ref or self._belongs(child, gpu) for child in self.topology.children(lower)
         )
         if not (amd and alone):
             return chain
         self._outer[ref] = upper
         return (*chain[:-3], ref)
+
+    def _belongs(self, ref: Ref, gpu: Device) -> bool:
+        """A virtual function of a GPU, wherever it is, or another function of the same card (its audio)."""
+        device = self.topology.device(ref)
+        if device is None or device.kind == "nic":
+            return False
+        whole = self.topology.device(gpu.physfn) or gpu
+        return whole.ref in (ref, device.physfn) or device.address.card == whole.address.card
 
     def link_end(self, ref: Ref) -> Ref:
         """The function whose link is the one above `ref`: of an AMD GPU, its outermost bridge's.
@@ -124,8 +135,13 @@ class Paths:
         return self._outer.get(ref, ref)
 
     def rate(self, ref: Ref) -> int | None:
-        """Bytes per second at most of the link above a function; None where neither end tells."""
+        """Bytes per second at most of the link above a function; None where neither end tells.
+
+        The link of a virtual function is its physical function's.
+        """
         device = self.topology.device(self.link_end(ref))
+        if device is not None and device.physfn is not None:
+            device = self.topology.device(device.physfn)
         if device is None:
             return None
         above = self.topology.device(device.parent)
@@ -149,13 +165,15 @@ class Paths:
             f"common switch {deepest.key}" if bridge.role != "root_port" else f"common port {deepest.key}",
         )
 
-    def _apart(self, a: Device, b: Device) -> tuple[str, bool, str]:
+    def _apart(self, a: Device, b: Device, bare: bool) -> tuple[str, bool, str]:  # noqa: FBT001 a fact of both
         """Below different host bridges: one memory, or two; doubt is said and not decided."""
         if a.numa_node is None or b.numa_node is None:
             unknown = a if a.numa_node is None else b
             why = dict(unknown.unknown).get("numa_node")
             return "SYS", False, f"NUMA node of {unknown.address} unknown" + (f" ({why.value})" if why else "")
         assumed = any(dict(one.sources).get("numa_node") == "assumed" for one in (a, b))
+        if a.numa_node == b.numa_node and bare and self.topology.machine.virtual:
+            return "NODE", False, f"a virtual machine with a root for each device, both near NUMA node {a.numa_node}"
         if a.numa_node == b.numa_node:
             return (
                 "NODE",
@@ -189,18 +207,24 @@ class Paths:
 
     def _nvlink(self, a: Ref, b: Ref) -> int:
         """Active NVLinks between two GPUs, directly or through switches that both are on."""
+        one, other = (
+            device.gpu.fabric if (device := self.topology.device(ref)) and device.gpu else None for ref in (a, b)
+        )
+        if one is not None and other is not None and one != other:
+            return 0  # two partitions of one fabric do not reach each other
         return self._direct.get((a, b)) or min(self._switched.get(a, 0), self._switched.get(b, 0))
 
     def _narrowest(self, hops: tuple[Ref, ...]) -> tuple[Ref | None, int | None]:
         """The slowest link among those above some functions; nothing where one of them does not tell."""
         rates: list[tuple[int, Ref]] = []
         for hop in hops:
-            if self.topology.device(hop) is None:
-                continue  # the host bridge itself
+            device = self.topology.device(hop)
+            if device is None or device.role in ("root_port", "downstream_port"):
+                continue  # above these are a host bridge and the inside of a switch: no link
             rate = self.rate(hop)
             if rate is None:
                 return None, None
-            rates.append((rate, hop))
+            rates.append((rate, self.link_end(hop)))
         rate, bottleneck = min(rates, default=(None, None))
         return bottleneck, rate
 
@@ -243,17 +267,15 @@ def _identity(device: Device) -> int | None:
 
 
 def _nvlinks(topology: Topology) -> tuple[dict[tuple[Ref, Ref], int], dict[Ref, int]]:
-    """Active NVLinks between pairs, and of each GPU to switches."""
-    active = {(a, b): count for a, b, count in topology.nvlinks_now}
+    """Active NVLinks between pairs of GPUs, and of each GPU to switches."""
     direct: dict[tuple[Ref, Ref], int] = {}
     switched: dict[Ref, int] = {}
-    for link in topology.links or ():
-        count = active.get((link.a, link.b), 0) if link.kind == "nvlink" else 0
-        if link.peer == "gpu" and link.b is not None:
-            direct[link.a, link.b] = count
-        elif link.peer == "switch":
-            gpu = link.a if link.b is None or _is_gpu(topology, link.a) else link.b
-            switched[gpu] = switched.get(gpu, 0) + count
+    for a, b, peer, active in topology.nvlinks_now:
+        if peer == "gpu" and b is not None:
+            direct[a, b] = active
+        elif peer == "switch":
+            gpu = a if b is None or _is_gpu(topology, a) else b
+            switched[gpu] = switched.get(gpu, 0) + active
     return direct, switched
 
 

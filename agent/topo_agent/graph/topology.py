@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from topo_agent.diagnostics import Diagnostic
 from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine
-from topo_agent.graph.nodes import Device, DeviceKind, Link, Memory, Node, Package, PortState, Root, Virtual
+from topo_agent.graph.nodes import Device, DeviceKind, Link, Memory, Node, Package, PeerKind, PortState, Root, Virtual
 from topo_agent.host import Source
 from topo_agent.ids import CpuSet, NumaId, Ref
 
@@ -30,7 +30,7 @@ class Topology:
     default_routes: frozenset[Ref] | None = field(default=None, compare=False)  # NICs; None: not recorded
     links_now: tuple[tuple[Ref, LinkState], ...] = field(default=(), compare=False)
     ports_now: tuple[tuple[Ref, tuple[PortState, ...]], ...] = field(default=(), compare=False)
-    nvlinks_now: tuple[tuple[Ref, Ref | None, int], ...] = field(default=(), compare=False)  # active ones
+    nvlinks_now: tuple[tuple[Ref, Ref | None, PeerKind, int], ...] = field(default=(), compare=False)  # active ones
     hugepages_now: tuple[tuple[Ref, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     irqs_now: tuple[tuple[Ref, IrqState], ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

@@ -24,51 +24,64 @@ def functions_of(inventory: Inventory, names: Iterable[str] | None) -> frozenset
     if names is None:
         return None
     netdevs = {netdev.name: netdev for netdev in inventory.netdevs}
-    found = (_functions(netdevs[name], netdevs, ()) for name in names if name in netdevs)
+    found = (_functions(netdevs[name], netdevs) for name in names if name in netdevs)
     return frozenset(ref for refs in found for ref in refs)
 
 
 def _netdevs(inventory: Inventory) -> Iterator[Virtual]:
     netdevs = {netdev.name: netdev for netdev in inventory.netdevs}
+    present = _present(inventory)
     for netdev in inventory.netdevs:
-        lower = tuple(sorted(_functions(netdev, netdevs, ())))
-        if netdev.function is None and netdev.kind in _STACKED and lower:
+        lower = tuple(sorted(_functions(netdev, netdevs) & present))
+        stacked = netdev.kind in _STACKED and lower
+        if netdev.function is None and (stacked or netdev.other_bus):
             yield Virtual(
                 ref=Ref("net", netdev.name),
                 kind="virtual_nic",
                 name=netdev.name,
-                type=netdev.kind,
+                type=netdev.kind if stacked else "other_bus",
                 lower=lower,
                 vlan_id=netdev.vlan_id,
                 names=Names(netdev=(netdev.name,)),
             )
 
 
-def _functions(netdev: Netdev, netdevs: Mapping[str, Netdev], above: tuple[str, ...]) -> set[Ref]:
-    """The PCI functions below an interface, through bonds and VLANs; a loop (no kernel makes one) ends."""
-    if netdev.function is not None:
-        return {pci_ref(netdev.function)}
+def _functions(netdev: Netdev, netdevs: Mapping[str, Netdev]) -> set[Ref]:
+    """The PCI functions below an interface, through bonds and VLANs; each interface is looked at once."""
+    seen: set[str] = set()
     found: set[Ref] = set()
-    for name in netdev.lower:
-        if name in netdevs and name not in above:
-            found |= _functions(netdevs[name], netdevs, (*above, netdev.name))
+    todo = [netdev]
+    while todo:
+        one = todo.pop()
+        if one.name in seen:
+            continue
+        seen.add(one.name)
+        if one.function is not None:
+            found.add(pci_ref(one.function))
+        else:
+            todo += [netdevs[name] for name in one.lower if name in netdevs]
     return found
 
 
 def _rdma(inventory: Inventory) -> Iterator[Virtual]:
-    functions = {netdev.name: netdev.function for netdev in inventory.netdevs}
+    netdevs = {netdev.name: netdev for netdev in inventory.netdevs}
+    present = _present(inventory)
     for device in inventory.rdma:
         if device.function is None:
-            below = functions.get(device.parent) if device.parent else None
+            below = netdevs.get(device.parent) if device.parent else None
             yield Virtual(
                 ref=Ref("rdma", device.name),
                 kind="software_rdma",
                 name=device.name,
                 type=None,
-                lower=(pci_ref(below),) if below else (),
+                lower=tuple(sorted(_functions(below, netdevs) & present)) if below else (),
                 names=Names(rdma=(device.name,)),
                 uid=device.node_guid,
             )
+
+
+def _present(inventory: Inventory) -> set[Ref]:
+    return {pci_ref(device.address) for device in inventory.pci or ()}
 
 
 def _drives(inventory: Inventory) -> Iterator[Virtual]:

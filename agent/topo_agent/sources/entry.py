@@ -93,6 +93,13 @@ class Entry:
             self.notes.add(Level.NOTE, path, "state_garbled", f"{error}; what it is now is unknown")
         return None
 
+    def peek(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """The value of a file that answers only where it applies: a refusal says nothing, and gets no note."""
+        try:
+            return parse(self.host.text(f"{self.path}/{name}"))
+        except (OSError, ValueError):
+            return None
+
     def has(self, name: str) -> bool:
         """Is there such a name here? One listing answers for all names; a probe for each costs more."""
         if self._listed is None:

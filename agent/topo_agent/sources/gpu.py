@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
-from topo_agent.facts import Gpu, GpuLink, NvLinkState
+from topo_agent.facts import Gpu, GpuLink, NvLinkState, PciDevice
 from topo_agent.host import Host, Json, Unavailable
-from topo_agent.ids import NumaId, PciAddress, function_in
+from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
 from topo_agent.sources import parse
 from topo_agent.sources.entry import members
 
@@ -22,12 +22,15 @@ _NODES = {"drm": re.compile(r"(card|renderD)[0-9]+", re.ASCII), "accel": re.comp
 _PROC = "proc/driver/nvidia/gpus"
 
 # nvml.h nvmlIntNvLinkDeviceType_t
+_COMPLETED = 3  # nvml.h NVML_GPU_FABRIC_STATE_COMPLETED
 _REMOTE_GPU, _REMOTE_CPU, _REMOTE_SWITCH = 0, 1, 2
 
 _ERRORS = {"NOT_SUPPORTED": Unknown.NOT_SUPPORTED, "FUNCTION_NOT_FOUND": Unknown.NOT_SUPPORTED,
            "NO_PERMISSION": Unknown.NOT_PERMITTED, "TIMEOUT": Unknown.TIMEOUT}  # fmt: skip
 
-_NO_PLACE = re.compile(r"[fF:.]*[fF][fF:.]*0?", re.ASCII)
+_BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", re.ASCII)
+_NO_PLACE = re.compile(r"f+:ff:ff\.[0f]", re.ASCII)
+_NVSWITCH_CLASS = 0x0680
 
 Answers = dict[str, Json]
 PeerKind = Literal["gpu", "switch", "cpu", "unknown"]
@@ -40,8 +43,8 @@ class Found(NamedTuple):
     now: tuple[NvLinkState, ...]
 
 
-def read(host: Host, notes: Notes) -> Found:
-    """Everything that drivers say, one Gpu for each GPU and origin."""
+def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> Found:
+    """Everything that drivers say, one Gpu for each GPU and origin. `present` are the functions on the bus."""
     gpus = [*_drm(host, notes), *_proc(host, notes)]
     try:
         answer = host.document("nvml")
@@ -50,8 +53,10 @@ def read(host: Host, notes: Notes) -> Found:
             notes.add(Level.DEGRADED, "nvml", "nvml_unavailable", f"the NVIDIA driver was not heard: {missing}")
         return Found(tuple(gpus), None, ())
     asked = list(_asked(answer, notes))
-    present = {address for address, _ in asked}
-    found = [pair for address, one in asked for pair in nvlinks(address, one, present)]
+    peers = {address: "gpu" for address, _ in asked} | {
+        address: "switch" for address, one in present.items() if (one.class_code or 0) >> 8 == _NVSWITCH_CLASS
+    }
+    found = [pair for address, one in asked for pair in nvlinks(address, one, peers)]
     told = any(isinstance(one.get("nvlinks"), list) for _, one in asked)
     return Found(
         (*gpus, *(_nvml(address, one) for address, one in asked)),
@@ -122,9 +127,23 @@ def _nvml(address: PciAddress, one: Answers) -> Gpu:
         nvml_index=index,
         memory_bytes=memory,
         nodes=_minor(_number(one.get("minor"))),
+        fabric=_fabric(one.get("fabric")),
+        near_cpus=_affinity(one.get("cpu_affinity")),
         numa_node=None if node is None else NumaId(node),
         unknown=_refusals(one, {"name": "model", "uuid": "uid"}),
     )
+
+
+def _fabric(said: Json) -> str | None:
+    """`"<cluster uuid>.<clique>"` of a fabric that is up (state 3, status 0); an HGX board has no cluster: None."""
+    if not isinstance(said, dict) or said.get("state") != _COMPLETED or said.get("status") != 0:
+        return None
+    uuid, cliques = said.get("uuid"), said.get("cliques")
+    first = cliques[0] if isinstance(cliques, list) and cliques else None
+    clique = first.get("id") if isinstance(first, dict) else None
+    if not isinstance(uuid, str) or not uuid.strip("0-") or not isinstance(clique, int):
+        return None
+    return f"{uuid}.{clique}"
 
 
 def _refusals(one: Answers, fields: Mapping[str, str]) -> UnknownFields:
@@ -134,62 +153,83 @@ def _refusals(one: Answers, fields: Mapping[str, str]) -> UnknownFields:
     return tuple(sorted(codes.items()))
 
 
-def nvlinks(address: PciAddress, one: Answers, gpus: set[PciAddress]) -> Iterator[tuple[GpuLink, NvLinkState]]:
-    """The NVLinks of one GPU, those to the same peer together."""
+def nvlinks(
+    address: PciAddress, one: Answers, peers: Mapping[PciAddress, str]
+) -> Iterator[tuple[GpuLink, NvLinkState]]:
+    """The NVLinks of one GPU, those to the same peer together. `peers`: what GPUs and switches are on the bus."""
     links = one.get("nvlinks")
+    common = _number(one.get("nvlink_mbps"))  # before Hopper the driver tells one speed for all links
     counts: Counter[Peer] = Counter()
     active: Counter[Peer] = Counter()
-    speeds: Counter[Peer] = Counter()
+    speeds: dict[Peer, list[int | None]] = {}
     for link in links if isinstance(links, list) else ():
-        if isinstance(link, dict) and _number(link.get("state")) is not None:
-            peer = _peer(address, link, gpus)
+        state = _number(link.get("state")) if isinstance(link, dict) else None
+        if isinstance(link, dict) and state is not None:
+            peer = _peer(address, link, peers)
             counts[peer] += 1
-            active[peer] += _number(link.get("state")) in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled
-            speeds[peer] += _number(link.get("speed_mbps")) or 0
+            active[peer] += state in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled
+            speed = _number(link.get("speed_mbps"))
+            speeds.setdefault(peer, []).append(common if speed is None else speed)
     for peer, count in sorted(counts.items(), key=str):
         kind, where = peer
+        known = [speed for speed in speeds[peer] if speed is not None]
         found = GpuLink(
             function=address,
             kind="nvlink",
             peer=where,
             peer_kind=kind,
             links=count,
-            bytes_per_second=speeds[peer] * 1_000_000 or None,
+            bytes_per_second=sum(known) * 1_000_000 or None if len(known) == count else None,
         )
-        yield found, NvLinkState(address, where, active[peer])
+        yield found, NvLinkState(address, where, kind, active[peer])
 
 
-def _peer(address: PciAddress, link: Answers, gpus: set[PciAddress]) -> Peer:
+def _peer(address: PciAddress, link: Answers, peers: Mapping[PciAddress, str]) -> Peer:
     """What is at the other end: by the type that the driver tells first, then by who is at that address.
 
-    The GPU's own address (a virtual machine), an address of nothing but f (NVLink 5 switches) and an
-    unreadable one are all "not visible".
+    The GPU's own address (a virtual machine) is no place. An address of nothing but f, or none, is that of a
+    switch that is no PCI function (NVLink 5), unless the driver says otherwise.
     """
-    remote = bus_id(link.get("remote_bdf"))
-    where = None if remote == address else remote
+    said = link.get("remote_bdf")
+    remote = bus_id(said)
+    where = remote if remote in peers and remote != address else None
     kind = _number(link.get("remote_type"))
     if kind == _REMOTE_SWITCH:
-        return "switch", where
+        return "switch", None if remote == address else remote
     if kind == _REMOTE_CPU:
         return "cpu", None
-    if where in gpus:
-        return "gpu", where
-    return ("gpu" if kind == _REMOTE_GPU and where is not None else "unknown"), where
+    if where is not None:
+        return ("gpu" if peers[where] == "gpu" else "switch"), where
+    hidden = isinstance(said, str) and remote is None
+    return ("switch" if hidden and kind != _REMOTE_GPU else "unknown"), None
 
 
 def bus_id(said: Json) -> PciAddress | None:
     """`"00000000:3B:00.0"` -> `0000:3b:00.0`; None for what is no place, `"FFFFFFFF:FF:FF.0"` among it."""
-    if not isinstance(said, str) or _NO_PLACE.fullmatch(said):
+    matched = _BUS_ID.fullmatch(said.lower()) if isinstance(said, str) else None
+    if not matched or _NO_PLACE.fullmatch(matched[0]):
         return None
-    domain, _, rest = said.strip().lower().partition(":")
     try:
-        return PciAddress.parse(f"{int(domain, 16):04x}:{rest}")
+        return PciAddress.parse(f"{int(matched[1], 16):04x}:{matched[2]}")
     except ValueError:
         return None
 
 
+def _affinity(said: Json) -> CpuSet | None:
+    """64-bit words in hex, lowest first: `["0x5", "0x1"]` -> `{0, 2, 64}`; an empty answer is none."""
+    if not isinstance(said, list) or len(said) > parse.CPUS_AT_MOST // 64:
+        return None
+    try:
+        words = [parse.hexadecimal(word, 64) if isinstance(word, str) else 0 for word in said]
+    except ValueError:
+        return None
+    return (
+        frozenset(place * 64 + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1) or None
+    )
+
+
 def _number(said: Json) -> int | None:
-    return said if isinstance(said, int) and not isinstance(said, bool) and said >= 0 else None
+    return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 1 << 63 else None
 
 
 def _text(said: Json) -> str | None:

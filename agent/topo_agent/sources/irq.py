@@ -16,7 +16,8 @@ def read(host: Host, notes: Notes, functions: Iterable[tuple[PciAddress, str]]) 
     """The interrupts of some functions, given with their paths; one without a readable interrupt is left out."""
     found = []
     for address, path in functions:
-        cpus = [_affinity(Entry(host, f"proc/irq/{irq}", notes)) for irq in Entry(host, path, notes).names("msi_irqs")]
+        place = Entry(host, path or f"sys/bus/pci/devices/{address}", notes)
+        cpus = [_affinity(Entry(host, f"proc/irq/{irq}", notes)) for irq in place.names("msi_irqs")]
         known = [one for one in cpus if one is not None]
         if known:
             found.append(IrqState(function=address, vectors=len(cpus), cpus=frozenset[int]().union(*known)))

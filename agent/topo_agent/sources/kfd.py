@@ -45,11 +45,13 @@ def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
         return Found((), None)
     on_the_bus = frozenset(present)
     nodes = [node for number in numbers if (node := _node(host, notes, number, on_the_bus)) is not None]
+    nodes = _by_unique_id(nodes)
     places = {node.number: node.function for node in nodes}
+    cpus = frozenset(numbers) - places.keys()
     together: dict[PciAddress, list[_Node]] = {}
     for node in nodes:
         together.setdefault(node.function, []).append(node)
-    links = [link for node in nodes for link in _links(host, notes, node, places)]
+    links = [link for node in nodes for link in _links(host, notes, node, places, cpus)]
     gpus = tuple(_gpu(function, same) for function, same in sorted(together.items()))
     return Found(gpus, tuple(_merged(links)), hidden=sum(one.code == "kfd_node_hidden" for one in notes))
 
@@ -81,6 +83,15 @@ def place(properties: Properties, present: frozenset[PciAddress]) -> PciAddress:
     return exact if exact in present else exact._replace(function=0)
 
 
+def _by_unique_id(nodes: list[_Node]) -> list[_Node]:
+    """Partitions of one GPU are on one card and carry one unique_id: they stand where the first of them does."""
+    first: dict[tuple[object, ...], PciAddress] = {}
+    keys = [(*node.function.card, node.properties.get("unique_id", node.function)) for node in nodes]
+    for key, node in zip(keys, nodes, strict=True):
+        first[key] = min(first.get(key, node.function), node.function)
+    return [node._replace(function=first[key]) for key, node in zip(keys, nodes, strict=True)]
+
+
 def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
     hive = nodes[0].properties.get("hive_id")
     unique = nodes[0].properties.get("unique_id")
@@ -97,7 +108,9 @@ def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
     )
 
 
-def _links(host: Host, notes: Notes, node: _Node, places: dict[int, PciAddress]) -> Iterator[GpuLink]:
+def _links(
+    host: Host, notes: Notes, node: _Node, places: dict[int, PciAddress], others: frozenset[int]
+) -> Iterator[GpuLink]:
     """The xGMI links of a node to other GPUs. A peer that is not recorded is unknown, not unlinked."""
     folder = f"{_NODES}/{node.number}/io_links"
     for _, entry in members(host, folder, notes):
@@ -111,11 +124,23 @@ def _links(host: Host, notes: Notes, node: _Node, places: dict[int, PciAddress])
             function=node.function,
             kind="xgmi",
             peer=peer,
-            peer_kind="unknown" if peer is None else "gpu",
+            peer_kind="gpu"
+            if peer is not None
+            else "cpu"
+            if _is_cpu(host, said.get("node_to", -1), others)
+            else "unknown",
             links=None,
             bytes_per_second=said.get("max_bandwidth", 0) * _MEGABYTE or None,  # 0 is "not reported"
             weight=said.get("weight"),
         )
+
+
+def _is_cpu(host: Host, number: int, others: frozenset[int]) -> bool:
+    """A node that is recorded, and no GPU; a hidden GPU does not tell."""
+    if number not in others:
+        return False
+    said = Entry(host, f"{_NODES}/{number}", Notes()).peek("properties", _properties) or {}
+    return said.get("cpu_cores_count", 0) > 0
 
 
 def _merged(links: list[GpuLink]) -> Iterator[GpuLink]:

@@ -51,6 +51,7 @@ def _netdev(name: str, entry: Entry) -> Netdev:
         port_name=_answer(entry, "phys_port_name"),
         address=entry.want("address", _address) if entry.has("address") else None,
         lower=tuple(one.removeprefix("lower_") for one in entry.names() if one.startswith("lower_")),
+        other_bus=entry.has("device") and function_in(entry.path) is None and _function_of_link(entry) is None,
         unknown=entry.unknown,
     )
 
@@ -98,7 +99,7 @@ def _completed(netdev: Netdev, link: dict[str, Json]) -> Netdev:
     """VLAN id, other names, and the kind where uevent told none."""
     vlan, names, kind = link.get("vlan_id"), link.get("altnames"), link.get("kind")
     return netdev._replace(
-        vlan_id=vlan if isinstance(vlan, int) else None,
+        vlan_id=vlan if isinstance(vlan, int) and not isinstance(vlan, bool) and 0 <= vlan < 4096 else None,
         altnames=tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else (),
         kind=kind if isinstance(kind, str) else netdev.kind,
     )

@@ -34,6 +34,7 @@ def read(host: Host, notes: Notes) -> Found:
     controllers = [
         _controller(name, entry, shared.get(name, ()), blocks.keys())
         for name, entry in members(host, "sys/class/nvme", notes)
+        if entry.names()  # or the link leads nowhere: unplugged
     ]
     known = {function for one in controllers if (function := one.function) is not None}
     controllers += _old_kernel(blocks, known)

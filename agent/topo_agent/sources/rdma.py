@@ -30,6 +30,8 @@ def read(host: Host, notes: Notes) -> Found:
     devices: list[RdmaDevice] = []
     now: list[tuple[str, int, RdmaPortState]] = []
     for name, entry in members(host, _CLASS, notes):
+        if not entry.names():
+            continue  # the link leads nowhere: unplugged, or a driver half bound
         names = entry.names("ports") if entry.has("ports") else []
         numbers = sorted(port for one in names if (port := parse.numbered(one)) is not None)
         devices.append(_device(name, entry, numbers))
@@ -38,15 +40,16 @@ def read(host: Host, notes: Notes) -> Found:
 
 
 def _device(name: str, entry: Entry, numbers: list[int]) -> RdmaDevice:
+    parent = _optional(entry, "parent", parse.clean) or None
     return RdmaDevice(
         name=name,
-        function=function_in(entry.path),
+        function=None if parent else function_in(entry.path),  # before 5.12 rxe hung below the function of its NIC
         node_guid=_optional(entry, "node_guid", guid),
         board_guid=_optional(entry, "sys_image_guid", guid),
         board_id=_optional(entry, "board_id", parse.clean) or None,
         firmware=_optional(entry, "fw_ver", parse.clean) or None,
         ports=tuple(_port(entry, number) for number in numbers),
-        parent=_optional(entry, "parent", parse.clean) or None,
+        parent=parent,
         unknown=entry.unknown,
     )
 
@@ -57,7 +60,8 @@ def _optional(entry: Entry, name: str, read: Callable[[str], str | None]) -> str
 
 def _port(entry: Entry, number: int) -> RdmaPort:
     ndevs = f"ports/{number}/gid_attrs/ndevs"
-    netdevs = {entry.now(f"{ndevs}/{index}", parse.clean) for index in entry.names(ndevs)[:_GIDS_AT_MOST]}
+    # An empty GID, and every GID of InfiniBand, answers EINVAL (drivers/infiniband/core/sysfs.c).
+    netdevs = {entry.peek(f"{ndevs}/{index}", parse.clean) for index in entry.names(ndevs)[:_GIDS_AT_MOST]}
     return RdmaPort(
         number=number,
         link_layer=entry.want(f"ports/{number}/link_layer", parse.clean),

@@ -20,11 +20,11 @@ def bind(topology: Topology, only: Device | None = None) -> str:
     chosen = [gpu for gpu in gpus if only is None or gpu.ref == only.ref]
     if not chosen:
         return "# no GPU here\n"
-    lines = [line for gpu in chosen for line in (*_one(gpu, numbers[gpu.ref]), "")]
+    lines = [line for gpu in chosen for line in (*_one(topology, gpu, numbers[gpu.ref]), "")]
     return "\n".join([*lines, *(_together(gpus) if only is None else ())]) + ("\n" if only is None else "")
 
 
-def _one(gpu: Device, number: int) -> Iterator[str]:
+def _one(topology: Topology, gpu: Device, number: int) -> Iterator[str]:
     name = f"# GPU{number} {gpu.address}"
     if not gpu.cpus:
         reason = dict(gpu.unknown).get("cpus")
@@ -33,8 +33,14 @@ def _one(gpu: Device, number: int) -> Iterator[str]:
     yield f"{name}, {f'NUMA node {gpu.numa_node}' if gpu.numa_node is not None else 'NUMA node unknown'}"
     yield f"taskset -c {cpulist(gpu.cpus)}"
     if gpu.numa_node is not None:
-        yield f"numactl --cpunodebind={gpu.numa_node} --membind={gpu.numa_node}"
+        yield f"numactl --cpunodebind={gpu.numa_node}{_membind(topology, gpu)}"
     yield f"srun --cpu-bind=mask_cpu:{mask(gpu.cpus)}"
+
+
+def _membind(topology: Topology, gpu: Device) -> str:
+    """Nothing for a node without memory: the program would not start."""
+    memory = topology.memory(gpu.numa_node)
+    return "" if memory is not None and memory.memory_bytes == 0 else f" --membind={gpu.numa_node}"
 
 
 def _together(gpus: list[Device]) -> Iterator[str]:

@@ -124,9 +124,10 @@ def nvme(topology: Topology) -> Iterator[Row]:
 
 def switches(topology: Topology) -> Iterator[Row]:
     """PCIe switches by their upstream port, and NVSwitches."""
-    called = labels(topology)
+    called, paths = labels(topology), Paths(topology)
+    inside = {paths.link_end(gpu.ref) for gpu in physical(topology, "gpu")}  # a GPU's own bridges are no switch
     for device in topology.devices or ():
-        if device.role == "upstream_port" or device.kind == "nvswitch":
+        if (device.role == "upstream_port" and device.ref not in inside) or device.kind == "nvswitch":
             ports = topology.children(device.ref)
             used = [port for port in ports if topology.children(port)]
             yield {
@@ -141,7 +142,7 @@ def switches(topology: Topology) -> Iterator[Row]:
 def links(topology: Topology) -> Iterator[Row]:
     """NVLink and xGMI, each link between two ends once."""
     called = labels(topology)
-    active = {(a, b): count for a, b, count in topology.nvlinks_now}
+    active = {(a, b, peer): count for a, b, peer, count in topology.nvlinks_now}
     for link in topology.links or ():
         yield {
             "a": called.get(link.a, link.a.key),
@@ -149,7 +150,7 @@ def links(topology: Topology) -> Iterator[Row]:
             "kind": link.kind,
             "peer": link.peer,
             "count": "" if link.links is None else link.links,
-            "active": active.get((link.a, link.b), ""),
+            "active": active.get((link.a, link.b, link.peer), ""),
             "bandwidth": "" if link.bytes_per_second is None else f"{link.bytes_per_second / 1e9:.0f} GB/s",
             "weight": "" if link.weight is None else link.weight,
         }

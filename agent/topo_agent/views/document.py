@@ -155,7 +155,7 @@ def _state(topology: Topology) -> dict[str, Json]:
         state.setdefault(str(ref), {})["ports"] = [_port_now(port) for port in ports]
     for ref, irqs in topology.irqs_now:
         state.setdefault(str(ref), {})["irqs"] = {"count": irqs.vectors, "cpus": cpulist(irqs.cpus)}
-    for a, b, active in topology.nvlinks_now:
+    for a, b, _, active in topology.nvlinks_now:
         now = state.setdefault(str(a), {})
         now["nvlinks"] = [*_list(now.get("nvlinks")), {"peer": str(b) if b else None, "active": active}]
     for ref, hugepages in topology.hugepages_now:

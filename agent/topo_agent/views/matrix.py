@@ -27,7 +27,7 @@ def matrix(topology: Topology, kinds: Sequence[DeviceKind] = ("gpu", "nic")) -> 
 
     Words that rest on an unknown are listed at the end, with the reason.
     """
-    called = labels(topology)
+    called = {ref: clean(name).replace(" ", "_") for ref, name in labels(topology).items()}
     numbers = gpu_numbers(topology)
     devices = sorted(physical(topology, *kinds), key=lambda one: (kinds.index(one.kind), numbers.get(one.ref, 0)))
     if not devices:
@@ -43,7 +43,7 @@ def matrix(topology: Topology, kinds: Sequence[DeviceKind] = ("gpu", "nic")) -> 
     lines = ["\t".join(header)]
     for device in devices:
         words = [_word(found, device.ref, other.ref) for other in devices]
-        affinity = _affinity(device) if with_affinity in (None, device.kind) else []
+        affinity = _affinity(topology, device) if with_affinity in (None, device.kind) else []
         lines.append("\t".join([called[device.ref], *words, *affinity]))
     return "\n".join([*lines, "", "Legend:", _LEGEND, *_nic_legend(devices, called), *_doubts(list(found.values()))])
 
@@ -52,12 +52,14 @@ def _word(found: dict[frozenset[Ref], Path], one: Ref, other: Ref) -> str:
     return " X " if one == other else found[frozenset((one, other))].class_
 
 
-def _affinity(device: Device) -> list[str]:
-    """N/A is unknown, as nvidia-smi prints it."""
+def _affinity(topology: Topology, device: Device) -> list[str]:
+    """N/A is unknown, or a node without memory, as nvidia-smi prints it."""
+    memory = topology.memory(device.numa_node)
+    empty = memory is not None and memory.memory_bytes == 0
     own = device.gpu.memory_node if device.gpu else None
     return [
         "N/A" if device.cpus is None else cpulist(device.cpus),
-        "N/A" if device.numa_node is None else str(device.numa_node),
+        "N/A" if device.numa_node is None or empty else str(device.numa_node),
         "N/A" if own is None else str(own),
     ]
 

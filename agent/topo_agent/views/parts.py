@@ -125,6 +125,7 @@ def _gpu(part: GpuPart | None) -> dict[str, Json] | None:
                 "partitions": part.partitions,
                 "compute_units": part.compute_units,
                 "hive": part.hive,
+                "fabric": part.fabric,
             }
         )
         or None

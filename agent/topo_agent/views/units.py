@@ -7,7 +7,7 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 def binary_size(count: int) -> str:
     """`549755813888` -> `"512 GiB"`: three digits at most, as `free -h` rounds."""
-    value = float(count)
+    value = float(min(count, 1 << 80))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if round(value) < 1024 or unit == "TiB":
             break
