@@ -12,10 +12,10 @@ import pytest
 from tests import lstopo
 from tests.machines import MACHINES, needs_machines
 from topo_agent.host import TEXT_LIMIT, BadSource, Host, Source, recording
+from topo_agent.host.header import functions, header, headers
 from topo_agent.host.live import LiveHost
 from topo_agent.host.opening import open_host
 from topo_agent.host.paper import Entry, Failure, Link, PaperHost
-from topo_agent.host.header import functions, header, headers
 from topo_agent.host.unpack import is_name, stays_inside, unpack
 from topo_agent.ids import PciAddress
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import Inventory
 from topo_agent.graph.find import NoSuchDevice, find
+from topo_agent.graph.nodes import DeviceKind
 from topo_agent.graph.overlay import Overlay, Role
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
@@ -28,16 +29,21 @@ def resolve(overlay: Overlay, topology: Topology) -> Resolved:
     """Roles and pairs by device; Unresolved for a root, a node or a name that is not here."""
     _absent_roots(overlay, topology)
 
-    def one(name: str, field: str) -> Ref:
+    def one(name: str, field: str, kind: DeviceKind) -> Ref:
+        place = overlay.where.get(field, "overlay")
         try:
-            return find(topology, name)
+            ref = find(topology, name)
         except NoSuchDevice as error:
-            raise Unresolved(f"{overlay.where.get(field, 'overlay')}: {field}: {error}") from None
+            raise Unresolved(f"{place}: {field}: {error}") from None
+        device = topology.device(ref)
+        if device is None or device.kind != kind:
+            raise Unresolved(f"{place}: {field}: {name} is no {kind.upper()}")
+        return ref
 
     return Resolved(
-        roles={one(name, f"roles.{name}"): role for name, role in overlay.roles.items()},
+        roles={one(name, f"roles.{name}", "nic"): role for name, role in overlay.roles.items()},
         pairs={
-            one(gpu, f"pairs.{gpu}"): tuple(one(nic, f"pairs.{gpu}") for nic in nics)
+            one(gpu, f"pairs.{gpu}", "gpu"): tuple(one(nic, f"pairs.{gpu}", "nic") for nic in nics)
             for gpu, nics in overlay.pairs.items()
         },
     )

@@ -11,6 +11,8 @@ from topo_agent.graph.overlay import Role
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
 
+OPERATOR = "operator"
+
 
 class Card(NamedTuple):
     """One network card, or one drive."""
@@ -40,9 +42,10 @@ def nics(topology: Topology, roles: Mapping[Ref, Role]) -> tuple[Card, ...]:
     found = []
     for name, members in boards.items():
         role, reason = _role(topology, members, roles)
-        if role == "compute" and dpus[name] and plain_rdma:
+        guess = role == "compute" and reason != OPERATOR
+        if guess and dpus[name] and plain_rdma:
             role, reason = "dpu", "a DPU, beside RDMA cards that are none"
-        if role == "compute" and not rdma[name] and any(rdma.values()):
+        if guess and not rdma[name] and any(rdma.values()):
             role, reason = "ethernet", "no RDMA device, and other cards here have one"
         found.append(Card(tuple(one.ref for one in members), role, reason))
     return tuple(found)
@@ -51,7 +54,7 @@ def nics(topology: Topology, roles: Mapping[Ref, Role]) -> tuple[Card, ...]:
 def _role(topology: Topology, members: list[Device], roles: Mapping[Ref, Role]) -> tuple[Role, str]:
     said = next((roles[one.ref] for one in members if one.ref in roles), None)
     if said is not None:
-        return said, "operator"
+        return said, OPERATOR
     leaving = [one for one in members if one.ref in (topology.default_routes or ())]
     if leaving:
         return "default_route", f"the default route leaves by {' '.join(leaving[0].names.netdev)}"

@@ -67,11 +67,10 @@ def nvlink_partial(machine: Machine) -> Iterator[Seen]:
             active[b] += count
     told = {ref for link in machine.topology.links or () for ref in (link.a, link.b) if ref and link.kind == "nvlink"}
     for same in machine.equals(machine.gpus):
-        counts = Counter(active[gpu.ref] for gpu in same if gpu.ref in told)
-        usual = counts.most_common(1)[0][0] if counts else 0
+        most = max((active[gpu.ref] for gpu in same if gpu.ref in told), default=0)
         for gpu in same:
-            if gpu.ref in told and active[gpu.ref] < usual:
-                yield Seen(str(gpu.ref), f"{active[gpu.ref]} active NVLinks, its equals have {usual}", "error")
+            if active[gpu.ref] < most and (gpu.ref in told or gpu.names.nvml_index is not None):
+                yield Seen(str(gpu.ref), f"{active[gpu.ref]} active NVLinks, an equal one has {most}", "error")
 
 
 def _links(machine: Machine) -> Iterator[tuple[Device, Device | None, LinkState]]:

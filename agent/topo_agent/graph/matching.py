@@ -35,7 +35,9 @@ def _one_to_one(wishes: Wishes, gpus: Sequence[Ref], each: int) -> dict[Ref, fro
         bridges, card = ranked[gpu][asked[gpu]]
         asked[gpu] += 1
         held[card] = min(held.get(card, (bridges, gpu)), (bridges, gpu))
-    return {gpu: frozenset(card for card, (_, owner) in held.items() if owner == gpu) for gpu in gpus}
+    found = {gpu: frozenset(card for card, (_, owner) in held.items() if owner == gpu) for gpu in gpus}
+    # One whose only best cards went to others shares the nearest of them: a far card of its own is no gain.
+    return {gpu: cards or frozenset({ranked[gpu][0][1]}) for gpu, cards in found.items()}
 
 
 def _evenly(wishes: Wishes, gpus: Sequence[Ref]) -> dict[Ref, frozenset[Ref]]:

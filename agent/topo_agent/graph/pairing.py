@@ -22,11 +22,15 @@ from topo_agent.ids import Ref
 Confidence = Literal["high", "medium", "low", "operator"]
 
 
+_NCCL_ORDER = ("NVL", "PIX", "PXB", "PHB", "SYS")  # NVIDIA/nccl src/graph/topo.h: it has no NODE
+
+
 class Ranked(NamedTuple):
     """One card as seen from one GPU: by its nearest function."""
 
     card: Card
     path: Path
+    nearest: tuple[Ref, ...]  # its functions that are as near as any of it: not the far side of Socket Direct
     distance: int | None  # SLIT distance between the two NUMA nodes, where the class leaves it open
     bridges: int
 
@@ -69,7 +73,9 @@ def pairs(
     for gpu in gpus:
         picked = tuple(one for one in local[gpu.ref] if one.card.ref in chosen[gpu.ref])
         choice = _choice(topology, gpu, local[gpu.ref], picked, rankings[gpu.ref], found)
-        choices.append(_by_operator(choice, (forced or {}).get(gpu.ref)))
+        wanted = (forced or {}).get(gpu.ref) if kind == "nic" else None
+        every = () if wanted is None else _ranking(topology, paths, gpu, found)
+        choices.append(_by_operator(choice, wanted, every))
     uses = [one.card.ref for choice in choices for one in choice.chosen]
     return tuple(
         choice._replace(shared=any(uses.count(one.card.ref) > 1 for one in choice.chosen)) for choice in choices
@@ -85,7 +91,10 @@ def _seen_from(topology: Topology, paths: Paths, gpu: Device, card: Card) -> Ran
     functions = [device for ref in card.functions if (device := topology.device(ref)) is not None]
     seen = [(paths.between(gpu, function), function) for function in functions]
     path, function = min(seen, key=lambda pair: (pair[0].rank, len(pair[0].via), pair[1].ref))
-    return Ranked(card, path, _distance(topology, gpu, function) if path.class_ == "SYS" else None, len(path.via))
+    nearest = tuple(other.ref for way, other in seen if way.rank == path.rank)
+    return Ranked(
+        card, path, nearest, _distance(topology, gpu, function) if path.class_ == "SYS" else None, len(path.via)
+    )
 
 
 def _distance(topology: Topology, gpu: Device, function: Device) -> int | None:
@@ -145,7 +154,7 @@ def _choice(
         ranking=ranking,
         left_out=left_out,
         shared=False,
-        confidence=_confidence(best),
+        confidence=_confidence(topology, gpu, local[0]),
         reason=best.reason if local[0].distance is None else f"{best.reason}, distance {local[0].distance}",
         missing=tuple(_missing(topology, gpu, ranking)),
         nccl_differs=_nccl(local, ranking),
@@ -156,8 +165,11 @@ def _roles(left_out: Iterable[Card]) -> str:
     return ", ".join(dict.fromkeys(card.role for card in left_out))
 
 
-def _confidence(path: Path) -> Confidence:
-    if not path.certain or path.class_ == "SYS":
+def _confidence(topology: Topology, gpu: Device, one: Ranked) -> Confidence:
+    path = one.path
+    ends = (gpu, topology.device(one.card.ref))
+    by_operator = any(end is not None and ("numa_node", "operator") in end.sources for end in ends)
+    if not path.certain or path.class_ == "SYS" or (by_operator and path.class_ == "NODE"):
         return "low"
     return "high" if path.class_ in ("PIX", "PXB") else "medium"
 
@@ -181,14 +193,16 @@ def _nccl(local: tuple[Ranked, ...], ranking: tuple[Ranked, ...]) -> str | None:
     if not all(rates):
         return None
     fastest = [one for one in ranking if one.path.bytes_per_second == max(rates)]
-    theirs = {one.card.ref for one in fastest if one.path.rank == min(other.path.rank for other in fastest)}
+    best = min(_NCCL_ORDER.index(one.path.nccl_class) for one in fastest)
+    theirs = {one.card.ref for one in fastest if _NCCL_ORDER.index(one.path.nccl_class) == best}
     if theirs == {one.card.ref for one in local}:
         return None
     return f"NCCL takes the fastest path before the nearest: {', '.join(ref.key for ref in sorted(theirs))}"
 
 
-def _by_operator(choice: Choice, said: tuple[Ref, ...] | None) -> Choice:
+def _by_operator(choice: Choice, said: tuple[Ref, ...] | None, every: tuple[Ranked, ...]) -> Choice:
+    """`every` are all cards of the machine: the operator may name one of another role."""
     if said is None:
         return choice
-    chosen = tuple(one for one in choice.ranking if set(one.card.functions) & set(said))
+    chosen = tuple(one for one in every if set(one.card.functions) & set(said))
     return choice._replace(chosen=chosen, confidence="operator", reason="the overlay says so")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topo_agent.graph.findings import Machine, Seen
+from topo_agent.graph.nodes import Device
 
 _NVIDIA = 0x10DE
 
@@ -49,14 +50,17 @@ def acs_redirect(machine: Machine) -> Iterator[Seen]:
     """
     for choice in machine.choices:
         gpu = machine.topology.device(choice.gpu)
-        for one in choice.local:
-            nic = machine.topology.device(one.card.ref)
-            if gpu is None or nic is None or one.path.class_ not in ("PIX", "PXB"):
-                continue
-            groups = (gpu.iommu_group, nic.iommu_group)
-            if None not in groups and groups[0] != groups[1]:
-                evidence = f"IOMMU group {groups[0]}, and {groups[1]} of {nic.ref} behind the same switch"
-                yield Seen(str(gpu.ref), evidence, "warning")
+        near = [one for one in choice.local if one.path.class_ in ("PIX", "PXB")]
+        apart = [nic for one in near if (nic := machine.topology.device(one.card.ref)) and _apart(gpu, nic)]
+        if gpu is not None and apart:
+            nic = apart[0]
+            evidence = f"IOMMU group {gpu.iommu_group}, and {nic.iommu_group} of {nic.ref} behind the same switch"
+            yield Seen(str(gpu.ref), evidence, "warning")
+
+
+def _apart(gpu: Device | None, nic: Device) -> bool:
+    groups = (gpu.iommu_group if gpu else None, nic.iommu_group)
+    return None not in groups and groups[0] != groups[1]
 
 
 def software_rdma(machine: Machine) -> Iterator[Seen]:

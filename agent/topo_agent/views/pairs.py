@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from topo_agent.graph.nodes import Device, NicPort, PortState
@@ -12,9 +13,10 @@ from topo_agent.host import Json
 from topo_agent.ids import Ref
 from topo_agent.views import parts, table
 from topo_agent.views.devices import Row
-from topo_agent.views.text import fit
+from topo_agent.views.text import clean, fit
 from topo_agent.views.units import byte_rate
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _COLUMNS = ("gpu", "address", "nearest", "names", "class", "bandwidth", "sure", "also", "why")
 
 
@@ -148,7 +150,7 @@ def as_environment(topology: Topology, choices: Sequence[Choice]) -> str:
     """
     numbers, called = gpu_numbers(topology), labels(topology)
     lines = ["# rank n of this node runs on GPU n; to be read by the shell of each rank"]
-    lines += [f"# {line}" for line in _down(topology, choices, called)]
+    lines += [clean(f"# {line}") for line in _down(topology, choices, called)]
     every = [port for choice in choices for port in _usable(topology, choice)]
     lines += _nccl(list(dict.fromkeys(every)))
     lines.append('case "${LOCAL_RANK:-${SLURM_LOCALID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}}" in')
@@ -156,9 +158,11 @@ def as_environment(topology: Topology, choices: Sequence[Choice]) -> str:
         ports = list(_usable(topology, choice))
         if ports:
             devices = ",".join(ports)
-            lines.append(f"{numbers[choice.gpu]}) export UCX_NET_DEVICES={devices} NVSHMEM_HCA_LIST={devices} ;;")
+            # NVSHMEM looks at its list only where it is told to map by hand (its environment variables, NVSHMEM docs).
+            nvshmem = f"NVSHMEM_ENABLE_NIC_PE_MAPPING=1 NVSHMEM_HCA_LIST={devices}"
+            lines.append(f"{numbers[choice.gpu]}) export UCX_NET_DEVICES={devices} {nvshmem} ;;")
         else:
-            lines.append(f"# {called[choice.gpu]}: no RDMA port to name ({choice.reason})")
+            lines.append(clean(f"# {called[choice.gpu]}: no RDMA port to name ({choice.reason})"))
     return "\n".join([*lines, "esac", ""])
 
 
@@ -168,12 +172,15 @@ def _nccl(ports: list[str]) -> list[str]:
 
 
 def _usable(topology: Topology, choice: Choice) -> Iterator[str]:
-    """`mlx5_0:1` for each RDMA port of the chosen cards that is not down."""
+    """`mlx5_0:1` for each RDMA port that is not down, of the functions of the chosen cards that are nearest.
+
+    A name that no kernel gives is left out: this text is read by a shell.
+    """
     for one in choice.chosen:
-        for ref in one.card.functions:
+        for ref in one.nearest:
             device = topology.device(ref)
             for port, now in _ports(topology, device) if device else ():
-                if port.rdma and now.up is not False:
+                if port.rdma and now.up is not False and _NAME.fullmatch(port.rdma):
                     yield f"{port.rdma}:{port.rdma_port or 1}"
 
 
