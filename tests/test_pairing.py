@@ -798,8 +798,7 @@ def test_no_rank_sets_nothing_of_a_rank() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [one
-     for one in ("mlx5_0;echo owned", "mlx5_0$(echo owned >&2)", "x';echo owned;'", "mlx5 0")],
+    ["mlx5_0;echo owned", "mlx5_0$(echo owned >&2)", "x';echo owned;'", "mlx5 0"],
 )  # fmt: skip
 def test_a_name_is_never_a_command(name: str) -> None:
     """A recording is a stranger's text, and `eval "$(topo-agent pairs -f env --from …)"` runs it."""

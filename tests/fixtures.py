@@ -1,0 +1,27 @@
+"""The machines of fixtures/: recorded (host.topo) or described (machine.yaml)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from topo_agent.graph.build import build
+from topo_agent.graph.topology import Topology
+from topo_agent.host import Host
+from topo_agent.host.opening import open_host
+from topo_agent.scan import scan
+from topo_agent.synthesis.build import from_file
+
+FOLDER = Path(__file__).parents[1] / "fixtures"
+
+NAMES = sorted(one.name for one in FOLDER.iterdir() if (one / "host.topo").exists() or (one / "machine.yaml").exists())
+
+
+def host(name: str) -> Host:
+    recorded = FOLDER / name / "host.topo"
+    return open_host(str(recorded)) if recorded.exists() else from_file(str(FOLDER / name / "machine.yaml"))
+
+
+@lru_cache(maxsize=4)
+def topology(name: str) -> Topology:
+    return build(scan(host(name)))
