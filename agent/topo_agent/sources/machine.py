@@ -64,6 +64,10 @@ def read(host: Host, notes: Notes, architecture: str | None) -> Machine:
             ("bios_version", "bios_version"),
         )
     )
+    if product is None:  # boards without DMI name themselves in their device tree
+        product = Entry(host, "sys/firmware/devicetree/base", notes).want("model", _dmi)
+        if product is not None:
+            unknown.pop("product")
     processor = cpuinfo.want("cpuinfo", _first_processor, "cpu_model", _CPUINFO_BYTES) or {}
     hypervisor = Entry(host, "sys/hypervisor", notes).want("type", parse.word)
     if hypervisor is None and vendor is not None:

@@ -1,0 +1,1 @@
+"""Tests that need a real kernel, a server or another program."""
