@@ -580,6 +580,8 @@ def test_help_names_every_command_with_examples() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str) -> None:
+    if shell == "bash" and not shutil.which("bash"):
+        pytest.skip("no bash here: click asks it for its version")
     script = answer(env={"_TOPO_AGENT_COMPLETE": f"{shell}_source"})
     assert "_TOPO_AGENT_COMPLETE" in script
     assert "topo-agent" in script
