@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help dump test golden labs bench lint types layers format setup clean
+.PHONY: help dump test long golden labs bench lint types layers format setup clean
 
 # Another pyproject.toml, interpreter or folder makes a new environment.
 KEY := $(firstword $(shell { cat pyproject.toml; pwd; "$(PYTHON)" --version; } 2>&1 | cksum))
@@ -23,6 +23,9 @@ dump: $(RUNTIME) ## show how this machine is wired
 
 test: $(DEV) ## run the tests, all but the labs
 	@$(PYTEST) --ignore tests/labs $(ARGS)
+
+long: $(DEV) ## the random machines again, 20,000 of them
+	@TOPO_AGENT_LONG=1 $(PYTEST) tests/test_properties.py $(ARGS)
 
 golden: $(DEV) ## write the golden files of fixtures/ anew; git diff then shows what changed
 	@$(PYTEST) --ignore tests/labs -m golden --update $(ARGS)

@@ -131,6 +131,14 @@ def test_overlapping_nodes() -> None:
     assert "numa_overlap" in codes(found)
 
 
+def test_nodes_that_do_not_overlap_are_not_concerned() -> None:
+    """One CPU is in nodes 2 and 3: which of the two is right is unknown, nodes 0 and 1 say nothing of it."""
+    files = cpus({0: range(8)}) | nodes({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [5, 6, 7]})
+    found = inventory(files)
+    assert [one.cpus for one in found.numa or ()] == [{0, 1}, {2, 3}, None, None]
+    assert "nodes 2, 3 are unknown" in next(d.message for d in found.diagnostics if d.code == "numa_overlap")
+
+
 def test_mask_where_there_is_no_list() -> None:
     """Traps 8: hwloc 128ia64-17n4s2c, `online` absent, node 16 with an all-zero cpumap."""
     files = cpus({0: range(4)}) | {

@@ -185,6 +185,7 @@ def _of_python() -> tuple[str, ...]:
 
 OF_THE_SYSTEM = re.compile(
     r"/etc/(ld\.so\.(cache|preload)|locale\.alias|localtime)|/dev/null|/.*/(pyvenv|openssl)\.(cfg|cnf)"
+    r"|/.*/(python[0-9.]*\._pth|pybuilddir\.txt)"
 )
 """Of the loader, of the C library, of OpenSSL, which hashlib loads."""
 

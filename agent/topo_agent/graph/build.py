@@ -24,7 +24,7 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
     contradictions(overlay, inventory, notes)
     online = frozenset[int](cpu.id for cpu in inventory.cpus or () if cpu.online)
     packages = _packages(inventory.cpus)
-    memories = memory.read(inventory.numa, online)
+    memories = memory.read(inventory.numa, online, inventory.pci)
     roots, devices = bus.read(inventory, packages or (), memories, online, notes, overlay)
     joined = None if devices is None else tuple(join.devices(inventory, devices, memories or (), notes))
     return Topology(

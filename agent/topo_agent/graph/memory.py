@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from topo_agent.facts import MemoryKind, NumaNode
+from topo_agent.facts import MemoryKind, NumaNode, PciDevice
 from topo_agent.graph.locality import nearest_with_cpus
 from topo_agent.graph.nodes import Memory
-from topo_agent.ids import CpuSet, NumaId, numa_ref
+from topo_agent.ids import CpuSet, NumaId, PciAddress, numa_ref
 
 _HBM_FACTOR = 2
 """Soft-reserved memory is HBM if HMAT gives it at least twice the bandwidth of the plain nodes, as hwloc judges."""
 
 
-def read(numa: tuple[NumaNode, ...] | None, online: CpuSet) -> tuple[Memory, ...] | None:
+def read(
+    numa: tuple[NumaNode, ...] | None, online: CpuSet, pci: tuple[PciDevice, ...] | None
+) -> tuple[Memory, ...] | None:
     """Every node; a kernel without NUMA has one, assumed, that holds all its CPUs. None where CPUs are unknown too."""
     if numa is None:
         whole = Memory(ref=numa_ref(NumaId(0)), id=NumaId(0), cpus=online, sources=(("id", "assumed"),))
         return (whole,) if online else None
     kinds = _kinds(numa)
     with_cpus = {node.id: node.cpus for node in numa if node.cpus}
+    beside = {one.address: one.numa_node for one in pci or ()}
     return tuple(
         Memory(
             ref=numa_ref(node.id),
             id=node.id,
             cpus=node.cpus,
-            near_cpus=nearest_with_cpus(node, with_cpus) if node.cpus == frozenset() else None,
+            near_cpus=_near(node, with_cpus, beside) if node.cpus == frozenset() else None,
             memory_bytes=node.memory_bytes,
             kind=kinds[node.id],
             gpu=node.gpu,
@@ -32,6 +35,12 @@ def read(numa: tuple[NumaNode, ...] | None, online: CpuSet) -> tuple[Memory, ...
         )
         for node in numa
     )
+
+
+def _near(node: NumaNode, with_cpus: dict[NumaId, CpuSet], beside: dict[PciAddress, NumaId | None]) -> CpuSet | None:
+    """The memory of a GPU is near what the GPU is near: its distances to all processors may be the same."""
+    place = beside.get(node.gpu) if node.gpu is not None else None
+    return with_cpus[place] if place in with_cpus else nearest_with_cpus(node, with_cpus)
 
 
 def _kinds(numa: tuple[NumaNode, ...]) -> dict[NumaId, MemoryKind | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -136,19 +137,20 @@ def _node_of_status(text: str) -> int | None:
 
 
 def _without_overlap(nodes: list[NumaNode], notes: Notes) -> list[NumaNode]:
-    """A CPU is in one node. Where firmware says otherwise, no node's CPUs can be believed."""
-    seen: set[int] = set()
-    for node in nodes:
-        if node.cpus and node.cpus & seen:
-            notes.add(
-                Level.CONFLICT,
-                _ROOT,
-                "numa_overlap",
-                f"CPUs {cpulist(node.cpus & seen)} are in more than one node; the CPUs of all nodes are unknown",
-            )
-            return [_unknown_cpus(each) for each in nodes]
-        seen |= node.cpus or frozenset()
-    return nodes
+    """A CPU is in one node. Nodes that share one contradict each other; the others are not concerned."""
+    told = Counter(cpu for node in nodes for cpu in node.cpus or ())
+    shared = frozenset(cpu for cpu, times in told.items() if times > 1)
+    if not shared:
+        return nodes
+    disputed = [node.id for node in nodes if node.cpus and node.cpus & shared]
+    named = ", ".join(map(str, disputed))
+    notes.add(
+        Level.CONFLICT,
+        _ROOT,
+        "numa_overlap",
+        f"CPUs {cpulist(shared)} are in more than one node; the CPUs of nodes {named} are unknown",
+    )
+    return [_unknown_cpus(node) if node.id in disputed else node for node in nodes]
 
 
 def _unknown_cpus(node: NumaNode) -> NumaNode:
