@@ -469,7 +469,7 @@ def test_a_nic_without_rdma_beside_those_with_it() -> None:
     assert [card.role for card in choice(found, "18").left_out] == ["ethernet"]
 
 
-@pytest.mark.xfail(strict=True, reason="cards._role: nothing tells a NIC that manages NVLink (AWS p6-b200, DGX B200)")
+@pytest.mark.xfail(strict=True, reason="cards._role: only the VPD tells a NIC that manages NVLink, and it is not read")
 def test_nics_that_manage_nvlink() -> None:
     """layouts.md §2, p6-b200: U67 has EFA 71 72, CX-7 IB 73 74 (NVLink management), GPU 75 76, all below one switch."""
     members: list[tuple[int, dict[str, str], str | None]] = [
@@ -546,6 +546,10 @@ def test_the_near_function_of_a_card_on_two_sockets() -> None:
     found = topology(files)
     text = as_environment(found, pairs(found))
     assert [variables(text, rank)["UCX_NET_DEVICES"] for rank in (0, 1)] == ["mlx5_0:1", "mlx5_1:1"]
+    rows = as_table(found, pairs(found), 200).splitlines()[1:3]
+    assert [[word for word in row.split() if word.startswith("mlx5")] for row in rows] == [["mlx5_0"], ["mlx5_1"]]
+    chosen_functions = [one["chosen"] for one in as_data(pairs(found)) if isinstance(one, dict)]
+    assert chosen_functions == [["pci:0003:01:00.0"], ["pci:0033:01:00.0"]]
 
 
 def test_virtual_functions_are_never_chosen() -> None:
@@ -679,7 +683,6 @@ def test_four_nics_for_two_gpus() -> None:
     assert len(picked["18"]) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="matching._one_to_one: whose only best card goes to a lower address gets none")
 def test_nobody_is_left_without() -> None:
     """GPU 18 is happy with either NIC, GPU 19 (a faster link) only with the first: both get one."""
     top = "pci0000:15/15:01.0/16:00.0"

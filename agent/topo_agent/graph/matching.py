@@ -22,20 +22,24 @@ def assign(wishes: Wishes, groups: Iterable[Sequence[Ref]]) -> dict[Ref, frozens
 
 
 def _one_to_one(wishes: Wishes, gpus: Sequence[Ref], each: int) -> dict[Ref, frozenset[Ref]]:
-    """Gale and Shapley, several cards a GPU: a card prefers the GPU fewer bridges away, then the lower address."""
+    """Gale and Shapley, several cards a GPU.
+
+    A card prefers the GPU fewer bridges away, then the one with fewer other cards to go to, then the lower address.
+    """
     ranked = {gpu: sorted((bridges, card) for card, bridges in wishes[gpu]) for gpu in gpus}
-    held: dict[Ref, tuple[int, Ref]] = {}
+    held: dict[Ref, tuple[int, int, Ref]] = {}
     asked = dict.fromkeys(gpus, 0)
     while True:
-        owners = [gpu for _, gpu in held.values()]
+        owners = [gpu for _, _, gpu in held.values()]
         wanting = [gpu for gpu in gpus if owners.count(gpu) < each and asked[gpu] < len(ranked[gpu])]
         if not wanting:
             break
         gpu = wanting[0]
         bridges, card = ranked[gpu][asked[gpu]]
         asked[gpu] += 1
-        held[card] = min(held.get(card, (bridges, gpu)), (bridges, gpu))
-    found = {gpu: frozenset(card for card, (_, owner) in held.items() if owner == gpu) for gpu in gpus}
+        offer = (bridges, len(ranked[gpu]), gpu)
+        held[card] = min(held.get(card, offer), offer)
+    found = {gpu: frozenset(card for card, (_, _, owner) in held.items() if owner == gpu) for gpu in gpus}
     # One whose only best cards went to others shares the nearest of them: a far card of its own is no gain.
     return {gpu: cards or frozenset({ranked[gpu][0][1]}) for gpu, cards in found.items()}
 

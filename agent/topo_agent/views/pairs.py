@@ -45,12 +45,12 @@ def _row(topology: Topology, choice: Choice, called: dict[Ref, str]) -> Row:
 
 
 def _cards(ranked: Iterable[Ranked], called: dict[Ref, str]) -> str:
-    """The functions of each card joined by `+`: "NIC2+NIC3 NIC4"."""
-    return " ".join("+".join(called[ref] for ref in one.card.functions) for one in ranked)
+    """The nearest functions of each card joined by `+`: "NIC2+NIC3 NIC4"."""
+    return " ".join("+".join(called[ref] for ref in one.nearest) for one in ranked)
 
 
 def _names(topology: Topology, ranked: Ranked) -> Iterator[str]:
-    for ref in ranked.card.functions:
+    for ref in ranked.nearest:
         device = topology.device(ref)
         if device is not None:
             yield from device.names.rdma or device.names.netdev or device.names.nvme[1:] or device.names.nvme
@@ -78,7 +78,7 @@ def _shared(choices: Sequence[Choice], called: dict[Ref, str]) -> Iterator[str]:
 
 def _down(topology: Topology, choices: Sequence[Choice], called: dict[Ref, str]) -> Iterator[str]:
     """Ports that are down now are marked and not ranked lower."""
-    for ref in dict.fromkeys(ref for choice in choices for one in choice.chosen for ref in one.card.functions):
+    for ref in dict.fromkeys(ref for choice in choices for one in choice.chosen for ref in one.nearest):
         device = topology.device(ref)
         for port, now in _ports(topology, device) if device else ():
             if now.up is False:
@@ -126,14 +126,15 @@ def _choice(choice: Choice) -> dict[str, Json]:
 
 
 def _refs(ranked: Iterable[Ranked]) -> list[Json]:
-    """Every function of every card."""
-    return [str(ref) for one in ranked for ref in one.card.functions]
+    """Of every card the functions to use: not the far side of one that sits on two sockets."""
+    return [str(ref) for one in ranked for ref in one.nearest]
 
 
 def _ranked(one: Ranked) -> dict[str, Json]:
     path = one.path
     said: dict[str, Json] = {
         "functions": [str(ref) for ref in one.card.functions],
+        "nearest": [str(ref) for ref in one.nearest],
         "class": path.class_,
         "nccl_class": path.nccl_class,
         "certain": path.certain,

@@ -200,7 +200,8 @@ class _Writer:
         if self.everything:
             return Branch(root.name, None, [self._whole(child) for child in children])
         below, passed = self._interesting(children)
-        return Branch(f"{root.name}{passed.text()}", None, below)
+        # Of a root behind VMBus only the bus: what stands before it (a UUID for each device) is in the whole tree.
+        return Branch(f"{root.name.rsplit('/', 1)[-1]}{passed.text()}", None, below)
 
     def _children(self, ref: Ref) -> list[Device]:
         devices = (self.topology.device(child) for child in self.topology.children(ref))
