@@ -384,7 +384,8 @@ def test_the_same_machine_gives_the_same_bytes(small: str, tmp_path: Path) -> No
     "arguments",
     [
         "", "nosuch", "dump --nosuch", "dump -f nosuch", "dump a b", "dump --color red",
-        "dump --kinds gpu,gpu -f matrix", "dump --kinds ssd -f matrix", "list", "list nosuch",
+        "dump --kinds gpu,gpu -f matrix", "dump --p2p read", "dump -f matrix --p2p all",
+        "dump --kinds ssd -f matrix", "list", "list nosuch",
         "list pci --columns nosuch", "list pci -f yaml",
         "pairs -f nosuch", "synth", "synth file", "record file", "dump --from", "dump -o",
     ],

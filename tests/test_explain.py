@@ -249,11 +249,7 @@ def test_a_link_is_named_by_its_lower_end() -> None:
     assert said.narrowest.ref.key == "0000:16:00.0"
 
 
-@pytest.mark.parametrize(
-    "root",
-    ["70", pytest.param("05", marks=pytest.mark.xfail(
-        strict=True, reason="paths._narrowest: of equally narrow links the lowest address, not the shared one"))],
-)  # fmt: skip
+@pytest.mark.parametrize("root", ["70", "05"])
 def test_a_shared_uplink_among_equally_narrow_links(root: str) -> None:
     """All links are x16: what limits four GPUs is the uplink that they share, whatever its address."""
     files = oversubscribed(root, uplink=("32.0 GT/s PCIe", 16))
@@ -394,12 +390,26 @@ def test_near_in_json_and_text(box: str) -> None:
     assert [line.split()[0] for line in text.splitlines()[1:]] == ["GPU1", "GPU2", "GPU3", "NIC0"]
 
 
-@pytest.mark.xfail(strict=True, reason="views/explain._bandwidth: the narrowest link at maximum only")
 def test_the_narrowest_link_now(box: str) -> None:
     """Issue 7, point 1: the narrowest hop and its bandwidth now and at maximum. Now it is GPU 18, at 2.5 GT/s."""
     (line,) = (line for line in run(box, "gpu0", "mlx5_0").splitlines() if line.startswith("narrowest"))
     assert "now" in line
     assert "4.0 GB/s" in line or "4 GB/s" in line
+
+
+def test_nothing_of_an_emulated_port() -> None:
+    """Traps 66: neither a maximum nor what the link claims to do now."""
+    files = two_sockets() | {"proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu hypervisor\n"}
+    for number, what in ((1, NVIDIA), (2, NIC)):
+        path = f"{TOP}/17:0{number}.0/{17 + number}:00.0"
+        files |= put(path, what, ports={f"17:0{number}.0": {"vendor": "0x104c", "device": "0x8233"}})
+        files |= now(path, "2.5 GT/s PCIe", 1)
+    found = topology(files)
+    said = told(found, "0000:18:00.0", "0000:19:00.0")
+    text = view.between(found, said, 100)
+    assert "narrowest link: not known" in text
+    assert ", now " not in text
+    assert "now_bytes_per_second" not in json.dumps(view.as_data(said))
 
 
 @pytest.mark.parametrize("names", [("gpu0", "gpu0"), ("gpu0", "18:00.0"), ("gpu9",), ("numa:0",)])

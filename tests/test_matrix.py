@@ -29,7 +29,7 @@ from tests.paper import (
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
 from topo_agent.host.paper import Document, Link
-from topo_agent.views.matrix import matrix
+from topo_agent.views.matrix import matrix, peer_access
 
 PRINTED = SHARED / "peer-formats" / "topo-m"
 
@@ -332,3 +332,55 @@ def test_interfaces_that_a_terminal_would_obey() -> None:
     text = matrix(topology(files))
     assert "\x1b" not in text
     assert [name for name, _ in legend(text)] == ["NIC0", "NIC1"]
+
+
+# --- what the driver lets GPUs do with each other's memory -----------------------------------------------------
+
+
+def with_pairs(*pairs: Json) -> Topology:
+    """Two GPUs, numbered against the order of the bus."""
+    files = two_sockets() | grown("pci0000:17/17:00.0", NVIDIA) | grown("pci0000:97/97:00.0", NVIDIA)
+    gpus: list[Json] = [answers("0000:97:00.0", 0), answers("0000:17:00.0", 1)]
+    return topology(files, documents={"nvml": {"gpus": gpus, "pairs": [*pairs]}})
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [(0, "OK"), (1, "CNS"), (2, "GNS"), (3, "TNS"), (4, "DR"), (5, "NS"), (6, "U"), (7, "U"), (-1, "U")],
+)
+def test_peer_access(code: int, word: str) -> None:
+    """nvml.h nvmlGpuP2PStatus_t and the legend of `nvidia-smi topo -p2p`."""
+    found = with_pairs({"a": 0, "b": 1, "p2p": {"read": code, "nvlink": 5}})
+    head, first, second = peer_access(found, "read").splitlines()[:3]
+    assert head.split() == ["GPU0", "GPU1"]
+    assert [first.split(), second.split()] == [["GPU0", "X", word], ["GPU1", word, "X"]]
+    assert peer_access(found, "nvlink").splitlines()[1].split() == ["GPU0", "X", "NS"]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        {"a": 0, "b": 1, "p2p": {"read": {"error": "NOT_SUPPORTED"}, "write": 0}},
+        {"a": 0, "b": 1, "p2p": {"read": "0", "write": 0}},
+        {"a": 0, "b": 1, "p2p": {"read": True, "write": 0}},
+    ],
+)
+def test_peer_access_that_was_refused_is_unknown(pair: Json) -> None:
+    found = with_pairs(pair)
+    assert peer_access(found, "read").splitlines()[1].split() == ["GPU0", "X", "U"]
+    assert peer_access(found, "write").splitlines()[1].split() == ["GPU0", "X", "OK"]
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [],
+        [{"a": 0, "b": 7, "p2p": {"read": 0}}],
+        [{"a": 0, "b": 1}],
+        ["0-1"],
+        [{"a": 0, "p2p": {"read": 0}}],
+        [{"a": [], "b": {}, "p2p": {}}],
+    ],
+)
+def test_no_peer_access_told(pairs: list[Json]) -> None:
+    assert peer_access(with_pairs(*pairs), "read").startswith("no driver tells")

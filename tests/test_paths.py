@@ -439,6 +439,35 @@ def test_a_link_that_does_not_tell(silent: str) -> None:
         assert (found.bottleneck is not None) == known
 
 
+@pytest.mark.parametrize(
+    ("port", "link", "virtual", "known"),
+    [
+        pytest.param(("104c", "8233"), link_files("2.5 GT/s PCIe", 1), True, False, id="H200 VM (nccl-tests#256)"),
+        pytest.param(("104c", "8233"), link_files(), True, False, id="the part tells, whatever its link says"),
+        pytest.param(("104c", "8233"), link_files("2.5 GT/s PCIe", 1), False, True, id="the same part is real too"),
+        pytest.param(("8086", "352a"), link_files("2.5 GT/s PCIe", 1), True, False, id="the least link tells"),
+        pytest.param(("8086", "352a"), link_files("2.5 GT/s PCIe", 1), False, True, id="a real x1 slot"),
+        pytest.param(("8086", "352a"), link_files(), True, True, id="a port of a VM that may be true"),
+        pytest.param(("1b36", "000c"), link_files(), False, False, id="QEMU on ARM, where nothing tells of a VM"),
+    ],
+)
+def test_the_link_of_an_emulated_port_says_nothing(
+    port: tuple[str, str],
+    link: Files,
+    virtual: bool,  # noqa: FBT001 a parameter of a table
+    known: bool,  # noqa: FBT001 a parameter of a table
+) -> None:
+    """Traps 66, pairing.md, section 12: no number, and no verdict, from a port of an emulator."""
+    ports = {"17:01.0": ids(*port), "17:03.0": ids(*port)}
+    links = {"17:01.0": link, "17:03.0": link, "18:00.0": link_files(), "1d:00.0": link_files()}
+    files = two_sockets() | (VIRTUAL if virtual else {})
+    files |= grown(f"{SWITCH}/17:01.0/18:00.0", NVIDIA, links=links, ports=ports)
+    files |= grown(NIC_PATH, links=links, ports=ports)
+    found = between(topology(files), "0000:18:00.0", "0000:1d:00.0")
+    assert (found.bytes_per_second is not None, found.bottleneck is not None) == (known, known)
+    assert found.class_ == "PIX"
+
+
 def switched(uplink: Files, down: Files | None = None) -> Path:
     """Two devices on a switch whose link to the processor is this one."""
     wide = down or link_files()

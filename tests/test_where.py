@@ -126,7 +126,6 @@ def test_by_the_beginning_of_a_uuid() -> None:
     assert by_environment("GPU-00000031")[0] == [0x31]
 
 
-@pytest.mark.xfail(strict=True, reason="where._named: a beginning that several GPUs share names all of them")
 def test_an_ambiguous_beginning_names_none() -> None:
     """CUDA: it must identify one GPU uniquely; else the device is invalid, and there is none."""
     assert by_environment("GPU-0000")[2] is False or by_environment("GPU-0000")[0] == []
@@ -150,17 +149,14 @@ def test_spaces_and_nonsense() -> None:
         assert isinstance(by_environment(value)[0], list)
 
 
-INVALID = "where._named skips what is invalid; CUDA stops there, and an empty or -1 value hides every GPU"
-
-
 @pytest.mark.parametrize(
     ("value", "buses"),
     [
         # CUDA programming guide: "0,2,-1,1 causes devices 0 and 2 to be visible and device 1 to be invisible"
-        pytest.param("0,2,-1,1", [0x11, 0x31], marks=pytest.mark.xfail(strict=True, reason=INVALID)),
-        pytest.param("-1", [], marks=pytest.mark.xfail(strict=True, reason=INVALID)),
-        pytest.param("", [], marks=pytest.mark.xfail(strict=True, reason=INVALID)),
-        pytest.param("1,9,0", [0x21], marks=pytest.mark.xfail(strict=True, reason=INVALID)),
+        ("0,2,-1,1", [0x11, 0x31]),
+        ("-1", []),
+        ("", []),
+        ("1,9,0", [0x21]),
     ],
 )
 def test_what_is_invalid_ends_the_list(value: str, buses: list[int]) -> None:
@@ -168,7 +164,6 @@ def test_what_is_invalid_ends_the_list(value: str, buses: list[int]) -> None:
 
 
 @pytest.mark.parametrize("value", ["none", "void"])
-@pytest.mark.xfail(strict=True, reason="where.gpus_of: `none` means no GPU, and counts as saying nothing")
 def test_the_container_toolkit_says_none(value: str) -> None:
     assert by_environment(value, name="NVIDIA_VISIBLE_DEVICES")[0] == []
 
@@ -177,20 +172,17 @@ def test_the_container_toolkit_says_all() -> None:
     assert by_environment("all", name="NVIDIA_VISIBLE_DEVICES")[0] == list(BUSES)
 
 
-@pytest.mark.xfail(strict=True, reason="where._named knows no MIG-: the answer is every GPU, `chooses none`")
 def test_a_mig_device_by_its_gpu() -> None:
     """CUDA programming guide: MIG-<GPU-UUID>/<GPU instance ID>/<compute instance ID>."""
     assert by_environment(f"MIG-{uuid(0x31)}/1/0")[0] == [0x31]
 
 
-@pytest.mark.xfail(strict=True, reason="where.gpus_of: a MIG UUID is a choice; it says `chooses none`")
 def test_a_mig_uuid_is_a_choice() -> None:
     _, how, certain = by_environment("MIG-5f3a1e0c-1111-2222-3333-444444444444")
     assert certain is False
     assert "chooses none" not in how
 
 
-@pytest.mark.xfail(strict=True, reason="where.gpus_of takes a number of a container for the host's")
 def test_a_number_inside_a_container() -> None:
     """The toolkit gave it GPU 41 alone, and CUDA's number 0 is that one; at the least this is not certain."""
     gpus, _, certain = gpus_of(
@@ -200,7 +192,6 @@ def test_a_number_inside_a_container() -> None:
     assert short(gpus) == [0x41] or not certain
 
 
-@pytest.mark.xfail(strict=True, reason="where._named: ROCm counts in the order of KFD, not of the bus")
 def test_numbers_of_rocm_are_not_bus_order() -> None:
     """layouts.md §6: KFD/HIP order 75 05 65 15 f5 85 e5 95. Number 0 is 75; at the least this is not certain."""
     files = two_sockets()
@@ -208,6 +199,49 @@ def test_numbers_of_rocm_are_not_bus_order() -> None:
         files |= put(direct(bus), AMD, node=index // 4)
     gpus, _, certain = by_environment("0", topology(files), name="ROCR_VISIBLE_DEVICES")
     assert gpus == [0x75] or not certain
+
+
+def test_hip_counts_what_rocr_left() -> None:
+    """ROCR-Runtime filters agents before HIP sees them; an empty HIP variable is none, and then CUDA's is taken."""
+    files = two_sockets()
+    for bus in (0x11, 0x21):
+        files |= put(direct(bus), AMD, node=0)
+    graph = topology(files)
+    for said, buses in (
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [0x21]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0"}, [0x21]),
+        ({"ROCR_VISIBLE_DEVICES": ""}, []),
+        ({"HIP_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}, [0x11, 0x21]),
+    ):
+        gpus, _, _ = gpus_of(graph, opened=(), visible=None, asked=said.items(), pci_order=False)
+        assert short(gpus) == buses, said
+
+
+def test_numbers_count_what_a_container_was_given() -> None:
+    """CDI gives device files, and says `void` to the toolkit."""
+    chosen = [("CUDA_VISIBLE_DEVICES", "1"), ("NVIDIA_VISIBLE_DEVICES", "void")]
+    gpus, how, certain = gpus_of(box(), opened=(), visible=("nvidia1", "nvidia3"), asked=chosen, pci_order=True)
+    assert (short(gpus), how, certain) == ([0x41], "CUDA_VISIBLE_DEVICES", True)
+
+
+def test_a_container_that_sees_more_than_it_was_given() -> None:
+    """A privileged one: CUDA counts all that is there."""
+    every = ("nvidia0", "nvidia1", "nvidia2", "nvidia3")
+    given = asked(uuid(0x41), "NVIDIA_VISIBLE_DEVICES")
+    assert gpus_of(box(), opened=(), visible=every, asked=given, pci_order=True)[2] is False
+
+
+def test_a_mig_device_by_numbers() -> None:
+    assert by_environment("2:0", name="NVIDIA_VISIBLE_DEVICES")[0] == [0x31]
+
+
+def test_a_uuid_where_not_all_are_known() -> None:
+    """Without NVML and proc nobody can say that it is invalid."""
+    files = files_of({})
+    del files["proc/driver/nvidia/gpus/0000:31:00.0/information"]
+    gpus, _, certain = by_environment(uuid(0x31), topology(files))
+    assert (gpus, certain) == (list(BUSES), False)
 
 
 def test_device_files_that_it_could_open() -> None:
@@ -222,7 +256,6 @@ def test_all_device_files_are_no_choice() -> None:
     assert (short(gpus), certain) == (list(BUSES), False)
 
 
-@pytest.mark.xfail(strict=True, reason="where.gpus_of says `has none open` of files that it could not read")
 def test_what_could_not_be_read_is_not_none() -> None:
     _, how, certain = gpus_of(box(), opened=None, visible=None, asked=None, pci_order=False)
     assert certain is False
@@ -280,7 +313,6 @@ def test_the_command() -> None:
     assert judged(NEAR, NODE0).command is None
 
 
-@pytest.mark.xfail(strict=True, reason="where._judged: near CPUs without a node get no command; taskset needs no node")
 def test_the_command_where_only_cpus_are_known() -> None:
     """Two of four nodes are near by local_cpulist: there is no one node, and CPUs to bind to."""
     files = cpus({0: range(4), 1: range(4, 8)}) | nodes({node: (node * 2, node * 2 + 1) for node in range(4)})
@@ -344,14 +376,30 @@ def test_the_order_that_cuda_counts_in() -> None:
 )  # fmt: skip
 def test_bound_memory(policies: dict[str, Json], bound: set[int]) -> None:
     """mm/mempolicy.c mpol_to_str: bind:0-1, bind=static:1."""
-    assert read(memory_policies=policies).bound_memory == bound
+    assert read(memory_policies=policies).bound_memory == frozenset(bound)
 
 
 @pytest.mark.parametrize("policy", ["interleave:0-1", "weighted interleave:0-1", "prefer:1", "prefer (many):0-1"])
-@pytest.mark.xfail(strict=True, reason="sources/binding._bound reads `bind` only: interleave and prefer count as near")
 def test_other_policies_are_policies(policy: str) -> None:
     """What is told to go to node 1 is not the kernel's default."""
-    assert 1 in read(memory_policies={policy: 120}).bound_memory
+    bound = read(memory_policies={policy: 120}).bound_memory
+    assert bound is not None
+    assert 1 in bound
+
+
+def test_policies_of_numa_maps() -> None:
+    """fs/proc/task_mmu.c show_numa_map; two words of mm/mempolicy.c mpol_to_str have a space of their own."""
+    text = """\
+55d0c0a00000 default file=/usr/bin/python3 mapped=42 active=0 N0=42 kernelpagesize_kB=4
+7f1a00000000 prefer (many):0-1 anon=3 dirty=3 N1=3 kernelpagesize_kB=4
+7f1b00000000 weighted interleave:0-1 anon=3 dirty=3 N0=2 N1=1 kernelpagesize_kB=4
+7f1c00000000 bind=static:1 heap anon=3 dirty=3 N1=3 kernelpagesize_kB=4
+7f1d00000000 bind=static:1
+7f1e00000000 prefer:0 anon=1
+"""
+    assert process.policies(text) == {
+        "default": 1, "prefer (many):0-1": 1, "weighted interleave:0-1": 1, "bind=static:1": 2, "prefer:0": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("key", ["environment", "files", "device_nodes", "memory_policies"])
@@ -362,7 +410,6 @@ def test_what_is_refused_is_said(key: str) -> None:
     assert said.hidden[0].endswith("EACCES")
 
 
-@pytest.mark.xfail(strict=True, reason="sources/binding.read promises ValueError; an empty list is taken: misaligned")
 def test_a_process_without_cpus_is_none() -> None:
     with pytest.raises(ValueError, match=r"."):
         binding.read(machine({}), document(allowed_cpus=""))
@@ -418,18 +465,24 @@ def test_badly_bound(said: dict[str, Json], described: Callable[..., tuple[int, 
     assert "misaligned" in text or "partly" in text
 
 
-@pytest.mark.xfail(strict=True, reason="cli.where passes bound_memory only: Mems_allowed is never used")
 def test_a_cpuset_of_the_far_memory(described: Callable[..., tuple[int, str]]) -> None:
     assert described([], **GPU0, allowed_memory="1")[0] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="cli.where: a policy that could not be read counts as the default")
+def test_no_command_that_the_cpuset_refuses(described: Callable[..., tuple[int, str]]) -> None:
+    """numactl --membind of a node outside the cpuset fails."""
+    _, text = described([], **GPU0, allowed_memory="1", allowed_cpus="4-7")
+    assert "taskset -c 0-3" in text
+    assert "numactl" not in text
+    assert "cpuset has no memory of node 0" in text
+    assert described([], **GPU0, allowed_memory="0", memory_policies={"error": "EACCES"})[0] == 0
+
+
 def test_a_policy_that_could_not_be_read_is_unknown(described: Callable[..., tuple[int, str]]) -> None:
     _, text = described(["-f", "json"], **GPU0, memory_policies={"error": "EACCES"})
     assert [gpu["memory"] for gpu in json.loads(text)["gpus"]] == ["unknown"]
 
 
-@pytest.mark.xfail(strict=True, reason="where._judged: NICs that are far away get no advice (issue 7, 5)")
 def test_far_nics_have_advice(described: Callable[..., tuple[int, str]]) -> None:
     _, text = described([], files=["nvidia0", "infiniband/uverbs1"])
     assert "mlx5_0" in text

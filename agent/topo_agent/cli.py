@@ -182,12 +182,19 @@ def cli() -> None:
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
 @option("--caches", is_flag=True, help="Read the caches of every CPU too: slow on a large machine.")
 @option("--kinds", metavar="A,B", default="gpu,nic", show_default=True, help="matrix: which of gpu, nic, nvme.")
+@option(
+    "--p2p",
+    type=click.Choice(["read", "write", "nvlink", "atomics", "pci"]),
+    help="matrix: what the driver lets GPUs do with each other's memory, instead of distances.",
+)
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @looking
 def dump(
-    look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, color: str
+    look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, p2p: str | None, color: str
 ) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
+    if p2p is not None and form != "matrix":
+        raise click.UsageError("--p2p is a matrix: give -f matrix with it")
     topology, _ = _machine(look, caches=caches)
     start = None if device is None else _find(topology, device)
     if form == "tree":
@@ -205,9 +212,9 @@ def dump(
     elif form == "matrix":
         if device is not None:
             raise click.UsageError("the matrix is of the whole machine: -f matrix takes no DEVICE")
-        from topo_agent.views.matrix import matrix
+        from topo_agent.views.matrix import matrix, peer_access
 
-        text = matrix(topology, _kinds(kinds))
+        text = matrix(topology, _kinds(kinds)) if p2p is None else peer_access(topology, p2p)
     else:
         text = _document(topology, form, start)
     _give(text, look.output)
@@ -363,6 +370,7 @@ def where(look: Look, pid: int | None, form: str) -> None:
         gpus,
         cpus=found.cpus,
         memory=found.bound_memory,
+        allowed=found.memory,
         rdma=[uverbs[name] for node in found.opened or () if (name := node.rpartition("/")[2]) in uverbs],
         choices=pairing.pairs(topology, roles=operator.roles, forced=operator.pairs),
     )

@@ -38,6 +38,7 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
         devices=joined,
         virtuals=virtual.read(inventory),
         links=links.read(inventory.gpu_links),
+        peer_access=inventory.peer_access,
         allowed_cpus=inventory.allowed_cpus,
         default_routes=virtual.functions_of(inventory, inventory.default_routes),
         links_now=tuple((pci_ref(address), state) for address, state in inventory.links_now),

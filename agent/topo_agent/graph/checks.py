@@ -157,6 +157,8 @@ def kept(found: Iterable[Finding], ignored: Iterable[str]) -> Iterator[Finding]:
     """Without what is ignored: `CODE`, or `CODE:SUBJECT` for one subject of it."""
     words = set(ignored)
     for one in found:
-        left = tuple(subject for subject in one.subjects if f"{one.code}:{subject}" not in words)
+        told = zip(one.subjects, one.evidences, strict=True)
+        left = [(subject, evidence) for subject, evidence in told if f"{one.code}:{subject}" not in words]
         if one.code not in words and left:
-            yield one._replace(subjects=left)
+            subjects, evidences = zip(*left, strict=True)
+            yield one._replace(subjects=subjects, evidences=evidences)

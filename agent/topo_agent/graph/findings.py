@@ -23,8 +23,13 @@ class Finding(NamedTuple):
     code: str
     severity: Severity
     subjects: tuple[str, ...]  # ids of the document, or paths below the root of the machine
-    evidence: str  # of the first subject
+    evidences: tuple[str, ...]  # one for each subject
     advice: str
+
+    @property
+    def evidence(self) -> str:
+        """What is told of all: the first subject's."""
+        return self.evidences[0]
 
 
 class Seen(NamedTuple):
@@ -68,4 +73,5 @@ def together(code: str, advice: str, seen: Iterable[Seen]) -> Iterator[Finding]:
     for one in seen:
         groups.setdefault((one.severity, one.alike), []).append(one)
     for (severity, _), same in groups.items():
-        yield Finding(code, severity, tuple(one.subject for one in same), same[0].evidence, advice)
+        subjects, evidences = tuple(one.subject for one in same), tuple(one.evidence for one in same)
+        yield Finding(code, severity, subjects, evidences, advice)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
 from topo_agent.graph.nodes import Device, GpuPart, Memory, Names, NicPart, NicPort, NvmePart, PortState
 from topo_agent.ids import PciAddress, Ref, pci_ref
@@ -95,7 +95,8 @@ def _joined(device: Device, said: Said, enslaved: set[str]) -> Device:
         device = _nic(device, netdevs, rdma, enslaved)
     if nvme:
         first = nvme[0]
-        device = device._replace(nvme=nvme_part(first), uid=first.serial, title=first.model)
+        reasons = _reasons(device, first.unknown)
+        device = device._replace(nvme=nvme_part(first), uid=first.serial, title=first.model, unknown=reasons)
     if kind == "gpu":
         hidden = said.kfd_hidden and all(one.origin != "kfd" for one in gpus)
         device = _gpu(device, gpus, said.memories.get(place), hidden=hidden)
@@ -116,16 +117,24 @@ def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disk
 
 def _nic(device: Device, netdevs: list[Netdev], rdma: list[RdmaDevice], enslaved: set[str]) -> Device:
     ports = tuple(_ports(netdevs, rdma))
-    real = [one for one in netdevs if not _representor(one)]
-    own = next((one.address for one in real if one.address and one.name not in enslaved), None)
+    own = [one for one in netdevs if not _representor(one) and one.name not in enslaved]
+    uids = (*(one.node_guid for one in rdma), *(one.address for one in own))
+    uid = next((one for one in uids if one), None)
+    silent = (*(one.unknown for one in own), *(one.unknown for one in rdma))
     return device._replace(
-        uid=next((one.node_guid for one in rdma if one.node_guid), own),
+        uid=uid,
         nic=NicPart(
             ports=ports,
             firmware=next((one.firmware for one in rdma if one.firmware), None),
             dpu=device.vendor == _MELLANOX and device.device in _BLUEFIELD,
         ),
+        unknown=_reasons(device, () if uid else (reason for fields in silent for reason in fields)),
     )
+
+
+def _reasons(device: Device, more: Iterable[tuple[str, Unknown]]) -> UnknownFields:
+    """Why a function has no value in some fields, with what its driver did not answer."""
+    return tuple(sorted({**dict(device.unknown), **dict(more)}.items()))
 
 
 def _ports(netdevs: list[Netdev], rdma: list[RdmaDevice]) -> Iterable[NicPort]:
@@ -217,7 +226,7 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool
             fabric=next((one.fabric for one in order if one.fabric), None),
             hive=next((one.hive for one in order if one.hive), None),
         ),
-        unknown=tuple(sorted({**dict(device.unknown), **refused}.items())),
+        unknown=_reasons(device, refused.items()),
     )
 
 

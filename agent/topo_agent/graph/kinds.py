@@ -48,7 +48,8 @@ def roles(
 
     A port directly below the host bridge is a root port. Below it, a bridge that leads to bridges only is
     the upstream port of a switch, and those bridges are its downstream ports; one that leads to anything
-    else, or to nothing, leads to conventional PCI or is not told.
+    else, or to nothing, leads to conventional PCI or is not told. A function whose class cannot be read does
+    not decide what its neighbours are.
     """
     below: dict[PciAddress, list[PciAddress]] = {}
     for child, parent in parents.items():
@@ -58,7 +59,7 @@ def roles(
         if kinds[address] != "bridge":
             continue
         above = found.get(parents[address]) if address in parents else None
-        children = below.get(address, [])
+        children = [child for child in below.get(address, []) if devices[child].class_code is not None]
         if address not in parents:
             found[address] = "root_port"
         elif above == "upstream_port":

@@ -7,56 +7,53 @@ repeated reading, or one under load, makes them a warning.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from topo_agent.facts import LinkState
+from topo_agent.facts import LinkState, PcieLink
 from topo_agent.graph.findings import Machine, Seen
 from topo_agent.graph.nodes import Device
 from topo_agent.ids import Ref
 
 
 def width(machine: Machine) -> Iterator[Seen]:
-    for device, port, now in _links(machine):
-        ends = [end.link.max_width for end in (device, port) if end and end.link and end.link.max_width is not None]
-        if now.width is not None and ends and now.width < min(ends):
-            yield Seen(
-                str(device.ref), f"x{now.width} now, and both ends can x{min(ends)}", "info", f"{now.width}/{min(ends)}"
-            )
+    for device, ends, now in _links(machine):
+        widths = [end.max_width for end in ends if end.max_width is not None]
+        if now.width is not None and widths and now.width < min(widths):
+            best = min(widths)
+            yield Seen(str(device.ref), f"x{now.width} now, and both ends can x{best}", "info", f"{now.width}/{best}")
 
 
 def speed(machine: Machine) -> Iterator[Seen]:
-    for device, port, now in _links(machine):
-        ends = [end.link.max_gts for end in (device, port) if end and end.link and end.link.max_gts is not None]
-        if now.gts is not None and ends and now.gts < min(ends):
+    for device, ends, now in _links(machine):
+        speeds = [end.max_gts for end in ends if end.max_gts is not None]
+        if now.gts is not None and speeds and now.gts < min(speeds):
             idle = ", as an idle GPU does" if device.kind == "gpu" else ""
-            evidence = f"{now.gts:g} GT/s now, and both ends can {min(ends):g} GT/s{idle}"
-            yield Seen(str(device.ref), evidence, "info", f"{now.gts}/{min(ends)} {idle}")
+            evidence = f"{now.gts:g} GT/s now, and both ends can {min(speeds):g} GT/s{idle}"
+            yield Seen(str(device.ref), evidence, "info", f"{now.gts}/{min(speeds)} {idle}")
 
 
 def slot_limits(machine: Machine) -> Iterator[Seen]:
-    for device in machine.devices:
-        port = _port(machine, device)
-        if device.link is None or port is None or port.link is None:
+    for device, end, port in _ends(machine, machine.devices):
+        if end.link is None or port is None or port.link is None:
             continue
-        mine, theirs = (device.link.max_gts, device.link.max_width), (port.link.max_gts, port.link.max_width)
+        mine, theirs = (end.link.max_gts, end.link.max_width), (port.link.max_gts, port.link.max_width)
         if any(slot is not None and card is not None and slot < card for card, slot in zip(mine, theirs, strict=True)):
             evidence = f"the card can {_words(*mine)}, its port {_words(*theirs)}"
             yield Seen(str(device.ref), evidence, "info", evidence)
 
 
 def outlier(machine: Machine) -> Iterator[Seen]:
-    for same in machine.equals(machine.devices):
+    judged = [device for device, _, _ in _ends(machine, machine.devices)]
+    for same in machine.equals(judged):
         rates = {device.ref: machine.paths.rate(device.ref) for device in same}
         counts = Counter(rate for rate in rates.values() if rate is not None)
-        if len(counts) > 1:
-            usual, times = counts.most_common(1)[0]
-            for ref, rate in rates.items():
-                if rate is not None and rate < usual and times > 1:
-                    yield Seen(
-                        str(ref),
-                        f"{rate / 1e9:.0f} GB/s at most, {times} equal cards have {usual / 1e9:.0f}",
-                        "warning",
-                    )
+        (usual, times), *others = counts.most_common(2) or [(0, 0)]
+        if not others or others[0][1] == times:
+            continue  # all are alike, or there is no saying which is usual
+        for ref, rate in rates.items():
+            if rate is not None and rate < usual:
+                evidence = f"{rate / 1e9:.0f} GB/s at most, {times} equal cards have {usual / 1e9:.0f}"
+                yield Seen(str(ref), evidence, "warning")
 
 
 def nvlink_partial(machine: Machine) -> Iterator[Seen]:
@@ -73,18 +70,26 @@ def nvlink_partial(machine: Machine) -> Iterator[Seen]:
                 yield Seen(str(gpu.ref), f"{active[gpu.ref]} active NVLinks, an equal one has {most}", "error")
 
 
-def _links(machine: Machine) -> Iterator[tuple[Device, Device | None, LinkState]]:
-    """(lower end, upper end, what the link does now) of every link of interest, each once, named by its lower end."""
-    emulated = machine.topology.machine.virtual
-    for device in machine.devices:
+def _links(machine: Machine) -> Iterator[tuple[Device, list[PcieLink], LinkState]]:
+    """(who is named, what each end can, what the link does now) of every link of devices and of switches."""
+    inside = {machine.paths.link_end(gpu.ref) for gpu in machine.gpus}  # a GPU's own bridges are no switch
+    switches = (one for one in machine.topology.of_kind("bridge") if one.role == "upstream_port")
+    for device, end, port in _ends(machine, [*machine.devices, *(one for one in switches if one.ref not in inside)]):
+        now = machine.links_now.get(end.ref)
+        if now is not None:
+            yield device, [one.link for one in (end, port) if one is not None and one.link is not None], now
+
+
+def _ends(machine: Machine, devices: Iterable[Device]) -> Iterator[tuple[Device, Device, Device | None]]:
+    """(who is named, lower end, upper end) of the link above each device, where it can be judged.
+
+    An emulated one cannot, and nothing of a virtual machine, whose ports may hide that they are emulated.
+    """
+    for device in devices:
         end = machine.topology.device(machine.paths.link_end(device.ref))
-        now = machine.links_now.get(end.ref) if end else None
-        if end is not None and now is not None and not emulated:
-            yield end if end.kind != "bridge" else device, _port(machine, end), now
-
-
-def _port(machine: Machine, device: Device) -> Device | None:
-    return machine.topology.device(device.parent)
+        port = machine.topology.device(end.parent) if end is not None else None
+        if end is not None and not machine.topology.machine.virtual and not machine.paths.emulated(end, port):
+            yield device, end, port
 
 
 def _words(gts: float | None, lanes: int | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
+from topo_agent.facts import PcieLink
 from topo_agent.graph.bandwidth import of_link
 from topo_agent.graph.nodes import Device, DeviceKind
 from topo_agent.graph.topology import Topology
@@ -20,6 +21,12 @@ ORDER = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first."""
 
 _AMD_VENDORS = frozenset({0x1002, 0x1022})
+
+# Red Hat (QEMU) and VMware make ports of software only. The parts are those of Intel and Texas Instruments that QEMU
+# copies, and real in some machines: hw/pci-bridge/ioh3420.c, xio3130_upstream.c, xio3130_downstream.c.
+_EMULATOR_VENDORS = frozenset({0x1B36, 0x15AD})
+_COPIED_PORTS = frozenset({(0x8086, 0x3420), (0x104C, 0x8232), (0x104C, 0x8233)})
+_LEAST = PcieLink(2.5, 1)
 
 # NCCL src/graph/topo.cc ncclTopoFlattenBcmSwitches: base-mode Broadcom switches show two levels for one chip.
 # vendor, device, subvendor, subdevice; the last 12 bits do not count.
@@ -54,6 +61,7 @@ class Paths:
         self._whole: dict[Ref, tuple[Ref, ...]] = {}
         self._short: dict[Ref, tuple[Ref, ...]] = {}
         self._outer: dict[Ref, Ref] = {}
+        self._behind: dict[Ref, int] = {}
         self._direct, self._switched = _nvlinks(topology)
 
     def between(self, one: Device, other: Device) -> Path:
@@ -135,7 +143,7 @@ class Paths:
         return self._outer.get(ref, ref)
 
     def rate(self, ref: Ref) -> int | None:
-        """Bytes per second at most of the link above a function; None where neither end tells.
+        """Bytes per second at most of the link above a function; None where neither end tells, or the port is emulated.
 
         The link of a virtual function is its physical function's.
         """
@@ -145,7 +153,21 @@ class Paths:
         if device is None:
             return None
         above = self.topology.device(device.parent)
+        if self.emulated(device, above):
+            return None
         return of_link(device.link, above.link if above else None)
+
+    def emulated(self, device: Device, port: Device | None) -> bool:
+        """Is the port above a device made of software, so that its link says nothing true?
+
+        Told by its maker, also where nothing tells that a machine is virtual (ARM). In a virtual machine by its part
+        too, or by the least link there is above a device that can more: hypervisors leave it at that.
+        """
+        if port is None:
+            return False
+        copied = (port.vendor, port.device) in _COPIED_PORTS
+        least = port.link == _LEAST and device.link is not None and device.link != _LEAST
+        return port.vendor in _EMULATOR_VENDORS or (bool(self.topology.machine.virtual) and (copied or least))
 
     def _together(self, mine: tuple[Ref, ...], yours: tuple[Ref, ...], common: int) -> tuple[str, bool, str]:
         """Below one host bridge. Two root ports of one bridge share nothing but that bridge."""
@@ -215,8 +237,11 @@ class Paths:
         return self._direct.get((a, b)) or min(self._switched.get(a, 0), self._switched.get(b, 0))
 
     def _narrowest(self, hops: tuple[Ref, ...]) -> tuple[Ref | None, int | None]:
-        """The slowest link among those above some functions; nothing where one of them does not tell."""
-        rates: list[tuple[int, Ref]] = []
+        """The slowest link among those above some functions; nothing where one of them does not tell.
+
+        Of equally slow ones it is the one that most devices share: that is where they meet.
+        """
+        rates: list[tuple[int, int, Ref]] = []
         for hop in hops:
             device = self.topology.device(hop)
             if device is None or device.role in ("root_port", "downstream_port"):
@@ -224,9 +249,16 @@ class Paths:
             rate = self.rate(hop)
             if rate is None:
                 return None, None
-            rates.append((rate, self.link_end(hop)))
-        rate, bottleneck = min(rates, default=(None, None))
+            rates.append((rate, -self._sharers(hop), self.link_end(hop)))
+        rate, _, bottleneck = min(rates, default=(None, 0, None))
         return bottleneck, rate
+
+    def _sharers(self, ref: Ref) -> int:
+        """How many GPUs, NICs and drives are at or below a function."""
+        if ref not in self._behind:
+            found = (self.topology.device(one) for one in (ref, *self.topology.below(ref)))
+            self._behind[ref] = sum(one is not None and one.kind in SCOPE and one.physfn is None for one in found)
+        return self._behind[ref]
 
 
 def all_pairs(topology: Topology) -> Iterator[Path]:

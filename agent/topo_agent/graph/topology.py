@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from topo_agent.diagnostics import Diagnostic
-from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine
+from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine, PeerAccess
 from topo_agent.graph.nodes import Device, DeviceKind, Link, Memory, Node, Package, PeerKind, PortState, Root, Virtual
 from topo_agent.host import Source
 from topo_agent.ids import CpuSet, NumaId, Ref
@@ -26,6 +26,7 @@ class Topology:
     devices: tuple[Device, ...] | None
     virtuals: tuple[Virtual, ...] = ()
     links: tuple[Link, ...] | None = None  # None: nothing here tells of NVLink or xGMI
+    peer_access: tuple[PeerAccess, ...] = ()
     allowed_cpus: CpuSet | None = field(default=None, compare=False)
     default_routes: frozenset[Ref] | None = field(default=None, compare=False)  # NICs; None: not recorded
     links_now: tuple[tuple[Ref, LinkState], ...] = field(default=(), compare=False)

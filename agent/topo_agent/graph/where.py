@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Literal, NamedTuple, TypeVar
 
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import gpu_numbers, physical
 from topo_agent.graph.pairing import Choice
 from topo_agent.graph.topology import Topology
-from topo_agent.ids import CpuSet, Ref
+from topo_agent.ids import CpuSet, Ref, cpulist
 
 Verdict = Literal["aligned", "partly", "misaligned", "unknown"]
+
+_NVIDIA, _AMD = 0x10DE, 0x1002
+_Item = TypeVar("_Item", int, str)
 
 
 class Judged(NamedTuple):
@@ -23,6 +27,7 @@ class Judged(NamedTuple):
     nics: Verdict  # of the RDMA devices that it has open
     command: str | None  # what binds it well
     reason: str
+    advice: tuple[str, ...] = ()  # what no command in front of the program changes
 
 
 class Where(NamedTuple):
@@ -36,59 +41,91 @@ class Where(NamedTuple):
         return not any({one.cpus, one.memory, one.nics} & {"partly", "misaligned"} for one in self.gpus)
 
 
+class _Process(NamedTuple):
+    cpus: CpuSet
+    memory: CpuSet | None
+    allowed: CpuSet
+    rdma: set[str]
+
+
 def judge(
     topology: Topology,
     gpus: Iterable[Device],
     *,
     cpus: CpuSet,
-    memory: CpuSet,
+    memory: CpuSet | None,
     rdma: Iterable[str],
     choices: Iterable[Choice],
+    allowed: CpuSet = frozenset(),
 ) -> tuple[Judged, ...]:
-    """A verdict for each GPU. `memory` are the nodes that a policy binds to; empty: the kernel's default, near."""
+    """A verdict for each GPU.
+
+    `memory` are the nodes that a policy names; empty: the kernel's default, near; None: unknown. `allowed` are those
+    of its cpuset; empty: unknown.
+    """
     near = {choice.gpu: choice for choice in choices}
-    return tuple(_judged(topology, gpu, cpus, memory, set(rdma), near.get(gpu.ref)) for gpu in gpus)
+    process = _Process(cpus & topology.online_cpus, memory, allowed, set(rdma))
+    return tuple(_judged(topology, gpu, process, near.get(gpu.ref)) for gpu in gpus)
 
 
-def _judged(
-    topology: Topology, gpu: Device, cpus: CpuSet, memory: CpuSet, rdma: set[str], choice: Choice | None
-) -> Judged:
+def _judged(topology: Topology, gpu: Device, process: _Process, choice: Choice | None) -> Judged:
     if not gpu.cpus:
         code = dict(gpu.unknown).get("cpus")
         why = f"near CPUs unknown{f' ({code.value})' if code else ''}"
         return Judged(gpu.ref, "unknown", "unknown", "unknown", None, why)
-    on_cpus = _inside(cpus & topology.online_cpus, gpu.cpus)
-    on_memory: Verdict = "unknown"
-    if gpu.numa_node is not None:
-        on_memory = _inside(memory, frozenset({gpu.numa_node})) if memory else "aligned"
+    on_cpus = _inside(process.cpus, gpu.cpus)
+    on_memory = _memory(gpu.numa_node, process)
+    best = _near_rdma(topology, choice)
+    # without an open RDMA device there is nothing to judge
+    on_nics = _inside(process.rdma, best) if process.rdma and best else "unknown"
+    shut_out = gpu.numa_node is not None and bool(process.allowed) and gpu.numa_node not in process.allowed
     command = None
-    if on_cpus != "aligned" or on_memory in ("partly", "misaligned"):
-        command = (
-            f"numactl --cpunodebind={gpu.numa_node} --membind={gpu.numa_node}" if gpu.numa_node is not None else None
-        )
+    if on_cpus != "aligned" or (on_memory in ("partly", "misaligned") and not shut_out):
+        command = _command(topology, gpu, gpu.cpus, by_node=not shut_out)
+    advice = []
+    if shut_out:
+        advice.append(f"its cpuset has no memory of node {gpu.numa_node}: cpuset.mems or the container must change")
+    if on_nics in ("partly", "misaligned"):
+        advice.append(f"RDMA devices near it: {', '.join(sorted(best))}; see topo-agent pairs {gpu.address} -f env")
     reason = {
         "aligned": "may run on near CPUs only",
         "partly": "may run on near CPUs, and on others",
         "misaligned": "may run on no near CPU",
         "unknown": "",
     }[on_cpus]
-    return Judged(gpu.ref, on_cpus, on_memory, _nics(topology, rdma, choice), command, reason)
+    return Judged(gpu.ref, on_cpus, on_memory, on_nics, command, reason, tuple(advice))
 
 
-def _inside(mine: CpuSet, near: CpuSet) -> Verdict:
+def _inside(mine: AbstractSet[_Item], near: AbstractSet[_Item]) -> Verdict:
     if mine and mine <= near:
         return "aligned"
     return "partly" if mine & near else "misaligned"
 
 
-def _nics(topology: Topology, rdma: set[str], choice: Choice | None) -> Verdict:
-    """Without an open RDMA device there is nothing to judge."""
-    if not rdma or choice is None or not choice.local:
+def _memory(node: int | None, process: _Process) -> Verdict:
+    """The cpuset stands above every policy: it decides alone where it has only that node, or all but that one."""
+    if node is None:
         return "unknown"
-    best = {name for one in choice.local for ref in one.card.functions for name in _names(topology, ref)}
-    if rdma <= best:
-        return "aligned"
-    return "partly" if rdma & best else "misaligned"
+    near = frozenset({node})
+    reach = _inside(process.allowed, near) if process.allowed else "partly"
+    if reach != "partly":
+        return reach
+    if process.memory is None:
+        return "unknown"
+    return _inside(process.memory, near) if process.memory else "aligned"
+
+
+def _command(topology: Topology, gpu: Device, near: CpuSet, *, by_node: bool) -> str:
+    """numactl refuses a node without CPUs, and one outside the cpuset; taskset needs no node."""
+    node = topology.memory(gpu.numa_node)
+    if node is None or not node.cpus or not by_node:
+        return f"taskset -c {cpulist(near)}"
+    return f"numactl --cpunodebind={gpu.numa_node} --membind={gpu.numa_node}"
+
+
+def _near_rdma(topology: Topology, choice: Choice | None) -> set[str]:
+    local = choice.local if choice else ()
+    return {name for one in local for ref in one.card.functions for name in _names(topology, ref)}
 
 
 def _names(topology: Topology, ref: Ref) -> tuple[str, ...]:
@@ -105,18 +142,28 @@ def gpus_of(
     pci_order: bool,
 ) -> tuple[list[Device], str, bool]:
     """(GPUs, how they were told, is that certain): open device files, then environment, then visible device files."""
-    gpus = physical(topology, "gpu")
-    by_open = _with_nodes(gpus, opened or ())
+    by_open = _with_nodes(physical(topology, "gpu"), opened or ())
     if by_open:
         return by_open, "device files that it has open", True
-    for key, value in asked or ():
-        found, certain = _named(topology, gpus, value, pci_order=pci_order)
-        if found:
-            return found, key, certain
-    by_sight = _with_nodes(gpus, visible or ())
-    if by_sight and len(by_sight) < len(gpus):
-        return by_sight, "device files that it can see", True
-    return gpus, "all GPUs: it has none open and chooses none", False
+    said = dict(asked or ())
+    given, by, certain = _given(topology, visible, said.get("NVIDIA_VISIBLE_DEVICES"))
+    if not given and by:
+        return given, by, certain
+    chosen: dict[int, list[Device]] = {}
+    for key, vendor in _variables(given, said):
+        family = chosen.get(vendor, [gpu for gpu in given if gpu.vendor == vendor])
+        # ROCm counts in the order of KFD, which the graph does not have: layouts.md §6 has 75 05 65 15 of one machine.
+        # CUDA counts the fastest first unless told PCI_BUS_ID, which among equals is the order of the bus.
+        ordered = vendor == _NVIDIA and (pci_order or len({gpu.device for gpu in family}) == 1)
+        found, sure = _named(family, said[key], ordered=ordered)
+        chosen[vendor] = family if found is None else found
+        by, certain = (key if found is not None else f"all that {key} may mean"), certain and sure
+    if chosen:
+        return [gpu for gpus in chosen.values() for gpu in gpus], by, certain
+    if by:
+        return given, by, certain
+    known = [word for word, answer in (("has none open", opened), ("chooses none", asked)) if answer is not None]
+    return given, f"all GPUs: it {' and '.join(known)}" if known else "all GPUs, as nothing else is known", False
 
 
 def _with_nodes(gpus: list[Device], nodes: Iterable[str]) -> list[Device]:
@@ -124,21 +171,69 @@ def _with_nodes(gpus: list[Device], nodes: Iterable[str]) -> list[Device]:
     return [gpu for gpu in gpus if names & set(gpu.names.nodes)]
 
 
-def _named(topology: Topology, gpus: list[Device], value: str, *, pci_order: bool) -> tuple[list[Device], bool]:
-    """UUIDs name a GPU for sure; numbers do where the order is PCI's, or where all GPUs are of one model."""
-    equal = len({(gpu.vendor, gpu.device) for gpu in gpus}) == 1
-    numbers = {str(number): ref for ref, number in gpu_numbers(topology).items()}
-    found = []
-    for word in value.split(","):
-        wanted = word.strip()
-        place = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 4 else None
-        if place is not None:
-            found += (
-                gpus[place : place + 1]
-                if pci_order or equal
-                else [one for one in gpus if one.ref == numbers.get(wanted)]
-            )
-        elif wanted.startswith("GPU-"):
-            found += [gpu for gpu in gpus if gpu.uid and gpu.uid.startswith(wanted)]
-    by_number = any(word.strip().isdigit() for word in value.split(","))
-    return found, not by_number or pci_order or equal
+def _given(topology: Topology, visible: Iterable[str] | None, toolkit: str | None) -> tuple[list[Device], str, bool]:
+    """What a container was given, among which the numbers of CUDA and ROCm count; "" for by nothing: all.
+
+    NVIDIA's container toolkit counts as nvidia-smi does on the host. The variable alone keeps no device file away:
+    an image may have it, and a privileged container, or one by CDI, says `void` and has them.
+    """
+    gpus, numbers = physical(topology, "gpu"), gpu_numbers(topology)
+    by_sight = _with_nodes(gpus, visible or ())
+    if by_sight and len(by_sight) < len(gpus):
+        return by_sight, "device files that it can see", True
+    nvidia = sorted((gpu for gpu in gpus if gpu.vendor == _NVIDIA), key=lambda gpu: numbers[gpu.ref])
+    key, silent = "NVIDIA_VISIBLE_DEVICES", toolkit in ("", "none", "void")
+    if toolkit is None or toolkit == "all" or not nvidia or (silent and by_sight):
+        return gpus, "", True
+    whole = ",".join(word.partition(":")[0] for word in toolkit.split(","))  # "0:1" is MIG device 1 of GPU 0
+    found, sure = _named(nvidia, whole, ordered=True)  # "void" names nothing
+    if found is None:
+        return nvidia, f"all that {key} may mean", False
+    return sorted(found, key=lambda gpu: gpu.address), key, sure and not by_sight
+
+
+def _variables(given: list[Device], said: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Those that choose among these GPUs, in the order in which they apply: HIP counts what ROCr left.
+
+    HIP takes an empty variable as none, and then CUDA's (ROCm/clr rocclr/device/rocm/rocdevice.cpp Device::init).
+    """
+    vendors = {gpu.vendor for gpu in given}
+    hip = next((key for key in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if said.get(key)), "")
+    if hip == "CUDA_VISIBLE_DEVICES" and _NVIDIA in vendors:
+        hip = ""
+    wanted = (("CUDA_VISIBLE_DEVICES", _NVIDIA), ("ROCR_VISIBLE_DEVICES", _AMD), (hip, _AMD))
+    return [(key, vendor) for key, vendor in wanted if key in said and vendor in vendors]
+
+
+def _named(gpus: list[Device], value: str, *, ordered: bool) -> tuple[list[Device] | None, bool]:
+    """What a list names, and is that certain; None: one of these, and nothing here can tell which.
+
+    It ends at the first entry that is invalid (CUDA programming guide, CUDA_VISIBLE_DEVICES; rocdevice.cpp as above).
+    `ordered`: the numbers are places in `gpus`.
+    """
+    places = [gpu for gpu in gpus for _ in range((gpu.gpu and gpu.gpu.partitions) or 1)]  # each counts in ROCm
+    found: dict[Ref, Device] = {}
+    sure = True
+    for word in (part.strip() for part in value.split(",")):
+        uuid = word.removeprefix("MIG-").partition("/")[0]  # MIG-<GPU UUID>/<GPU instance>/<compute instance>
+        if word.isascii() and word.isdigit():
+            named = places[int(word) :][:1] if len(word) < 4 else []
+            sure = sure and (ordered or len(gpus) == 1 or not named)
+        elif uuid.startswith("GPU-"):
+            named = [gpu for gpu in gpus if _uuid(gpu).startswith(uuid)]
+            if not named and not all(gpu.uid for gpu in gpus):
+                return None, False
+        elif word.startswith("MIG-"):
+            return None, False  # its own UUID: NVML alone knows of which GPU
+        else:
+            named = []
+        if len(named) != 1:  # CUDA wants a beginning that only one GPU has
+            break
+        found[named[0].ref] = named[0]
+    return [*found.values()], sure
+
+
+def _uuid(gpu: Device) -> str:
+    """As users write it: ROCr's is KFD's `unique_id`, `0x00…` here."""
+    uid = gpu.uid or ""
+    return f"GPU-{uid[2:]}" if uid.startswith("0x") else uid

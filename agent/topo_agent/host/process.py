@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,10 @@ _KEYS = (
 _BYTES = 4 << 20  # numa_maps of a large process
 _FILES_AT_MOST = 4096
 
+# The second word of a line of numa_maps (fs/proc/task_mmu.c show_numa_map), which two policies of mm/mempolicy.c
+# mpol_to_str write with a space.
+_POLICY = re.compile(r"[0-9a-f]+ ((?:prefer (?=\(many\))|weighted (?=interleave))?\S+)", re.ASCII)
+
 
 def ask(pid: int) -> Json:
     """Everything that may be read; what may not is {"error": "EACCES"}. Unavailable where there is no such process."""
@@ -32,7 +37,7 @@ def ask(pid: int) -> Json:
         "environment": _try(lambda: {**_environment(f"{root}/environ")}),
         "files": _try(lambda: [*sorted(set(_devices(f"{root}/fd")))]),
         "device_nodes": _try(lambda: [*sorted(_nodes(f"{root}/root/dev"))]),
-        "memory_policies": _try(lambda: {**_policies(f"{root}/numa_maps")}),
+        "memory_policies": _try(lambda: {**policies(_text(f"{root}/numa_maps"))}),
     }
 
 
@@ -80,7 +85,6 @@ def _nodes(folder: str) -> Iterator[str]:
         yield from (f"{inside}/{name}".lstrip("/") for name in names if name.startswith(wanted))
 
 
-def _policies(path: str) -> Counter[str]:
-    """How many mappings have which memory policy: `{"default": 120, "bind:0": 3}`."""
-    lines = (line.split() for line in _text(path).splitlines())
-    return Counter(words[1] for words in lines if len(words) > 1)
+def policies(numa_maps: str) -> Counter[str]:
+    """How many mappings have which memory policy: `{"default": 120, "bind:0": 3, "prefer (many):0-1": 1}`."""
+    return Counter(found[1] for line in numa_maps.splitlines() if (found := _POLICY.match(line)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
@@ -11,6 +12,7 @@ from topo_agent.sources import parse
 from topo_agent.sources.entry import members
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_POLICY = re.compile(r"(?:bind|(?:weighted )?interleave|prefer(?: \(many\))?)(?:=[a-z|]+)?:(.*)", re.ASCII)
 
 
 class Binding(NamedTuple):
@@ -18,12 +20,12 @@ class Binding(NamedTuple):
 
     name: str
     cpus: CpuSet
-    memory: CpuSet
+    memory: CpuSet  # nodes of its cpuset
     opened: tuple[str, ...] | None  # device nodes: "nvidia0", "dri/renderD128", "infiniband/uverbs0"
     visible: tuple[str, ...] | None  # device nodes that it could open
     asked: tuple[tuple[str, str], ...] | None  # environment variables that choose GPUs
     pci_order: bool  # CUDA_DEVICE_ORDER=PCI_BUS_ID
-    bound_memory: CpuSet  # nodes that a bind policy names
+    bound_memory: CpuSet | None  # nodes that memory policies name; empty: the default
     hidden: tuple[str, ...]  # what could not be read, and why
     uverbs: tuple[tuple[str, str], ...]  # "uverbs0" -> "mlx5_0"
 
@@ -36,15 +38,18 @@ def read(host: Host, document: Json) -> Binding:
     )
     answers = {"environment": environment, "open files": opened, "device nodes": visible, "memory policy": policies}
     asked = _words(environment)
+    cpus = parse.cpulist(str(said.get("allowed_cpus", "")))
+    if not cpus:
+        raise ValueError("it does not say which CPUs it may use")
     return Binding(
         name=str(said.get("name", "")),
-        cpus=parse.cpulist(str(said.get("allowed_cpus", ""))),
+        cpus=cpus,
         memory=parse.cpulist(str(said.get("allowed_memory", ""))),
         opened=_names(opened),
         visible=_names(visible),
         asked=None if asked is None else tuple((key, asked[key]) for key in _VISIBLE if key in asked),
         pci_order=bool(asked) and (asked or {}).get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID",
-        bound_memory=_bound(_words(policies) or {}),
+        bound_memory=_bound(_words(policies)),
         hidden=tuple(f"{what}: {answer['error']}" for what, answer in answers.items()
                      if isinstance(answer, dict) and "error" in answer),
         uverbs=tuple(_uverbs(host)),
@@ -61,14 +66,16 @@ def _words(answer: Json) -> dict[str, str] | None:
     return {key: str(value) for key, value in answer.items()}
 
 
-def _bound(policies: dict[str, str]) -> CpuSet:
-    """`{"bind:0-1": 3, "default": 9}` -> `{0, 1}`."""
+def _bound(policies: dict[str, str] | None) -> CpuSet | None:
+    """`{"bind:0-1": 3, "default": 9}` -> `{0, 1}`: mm/mempolicy.c mpol_to_str."""
+    if policies is None:
+        return None
     found: set[int] = set()
     for policy in policies:
-        kind, colon, nodes = policy.partition(":")
-        if colon and kind.startswith("bind"):
+        matched = _POLICY.fullmatch(policy)
+        if matched:
             try:
-                found |= parse.cpulist(nodes)
+                found |= parse.cpulist(matched[1])
             except ValueError:
                 continue  # a policy of a later kernel
     return frozenset(found)

@@ -48,6 +48,43 @@ def matrix(topology: Topology, kinds: Sequence[DeviceKind] = ("gpu", "nic")) -> 
     return "\n".join([*lines, "", "Legend:", _LEGEND, *_nic_legend(devices, called), *_doubts(list(found.values()))])
 
 
+# nvml.h nvmlGpuP2PStatus_t, in the words of nvidia-smi topo -p2p
+_STATUS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
+_STATUS_LEGEND = """
+  X    = the device itself
+  OK   = allowed
+  CNS  = the chipset does not support it
+  GNS  = the GPU does not support it
+  TNS  = the topology does not support it
+  DR   = disabled by a setting of the driver
+  NS   = not supported
+  U    = unknown, to the driver or to us
+"""
+
+
+def peer_access(topology: Topology, capability: str) -> str:
+    """The matrix of `nvidia-smi topo -p2p`: what the driver lets each two GPUs do with each other's memory."""
+    called = labels(topology)
+    numbers = gpu_numbers(topology)
+    gpus = sorted(physical(topology, "gpu"), key=lambda one: numbers[one.ref])
+    if not gpus:
+        return "no device of kind gpu here\n"
+    if not topology.peer_access:
+        return "no driver tells what GPUs may do with each other's memory here\n"
+    found = {frozenset((said.a, said.b)): dict(said.status).get(capability) for said in topology.peer_access}
+    lines = ["\t".join(["", *(called[gpu.ref] for gpu in gpus)])]
+    for gpu in gpus:
+        words = [
+            " X " if gpu is other else _status(found.get(frozenset((gpu.address, other.address)))) for other in gpus
+        ]
+        lines.append("\t".join([called[gpu.ref], *words]))
+    return "\n".join([*lines, "", f"Legend ({capability}):", _STATUS_LEGEND])
+
+
+def _status(code: int | None) -> str:
+    return _STATUS[code] if code is not None and 0 <= code < len(_STATUS) else "U"
+
+
 def _word(found: dict[frozenset[Ref], Path], one: Ref, other: Ref) -> str:
     return " X " if one == other else found[frozenset((one, other))].class_
 

@@ -19,12 +19,13 @@ def as_text(topology: Topology, said: Where, name: str, cpus: CpuSet, hidden: It
     sure = "" if said.certain else " (not certain)"
     lines = [f"{name}: CPUs {cpulist(cpus)}; GPUs by {said.how}{sure}"]
     if not said.gpus:
-        lines.append("no GPU here to be near to")
+        lines.append("no GPU to be near to")
     for one in said.gpus:
         words = f"CPUs {one.cpus}, memory {one.memory}" + ("" if one.nics == "unknown" else f", NICs {one.nics}")
         lines.append(f"{called[one.gpu]} {one.gpu.key.removeprefix('0000:')}: {words}: {one.reason}")
         if one.command:
             lines.append(f"  {one.command}")
+        lines += [f"  {sentence}" for sentence in one.advice]
     lines += [f"not readable: {what}" for what in hidden]
     return "".join(fit(clean(line), width) + "\n" for line in lines)
 
@@ -42,4 +43,6 @@ def as_data(said: Where, cpus: CpuSet, hidden: Iterable[str]) -> dict[str, Json]
 
 def _judged(one: Judged) -> dict[str, Json]:
     verdicts: dict[str, Json] = {"gpu": str(one.gpu), "cpus": one.cpus, "memory": one.memory, "nics": one.nics}
-    return verdicts | parts.present({"reason": one.reason or None, "command": one.command})
+    return verdicts | parts.present(
+        {"reason": one.reason or None, "command": one.command, "advice": [*one.advice] or None}
+    )
