@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help dump test long golden labs bench lint types layers format setup clean
+.PHONY: help dump test long golden faults labs bench lint types layers format setup clean
 
 # Another pyproject.toml, interpreter or folder makes a new environment.
 KEY := $(firstword $(shell { cat pyproject.toml; pwd; "$(PYTHON)" --version; } 2>&1 | cksum))
@@ -29,6 +29,9 @@ long: $(DEV) ## the random machines again, 20,000 of them
 
 golden: $(DEV) ## write the golden files of fixtures/ anew; git diff then shows what changed
 	@$(PYTEST) --ignore tests/labs -m golden --update $(ARGS)
+
+faults: $(DEV) ## put known faults into a copy of the program, one at a time: a test has to notice each
+	@.venv/bin/python -m tests.faults $(ARGS)
 
 labs: $(DEV) ## run the tests that need a kernel, a server or another program
 	@.venv/bin/python -m pytest tests/labs $(ARGS)

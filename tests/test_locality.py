@@ -72,6 +72,19 @@ def test_the_nearest_bridge_counts() -> None:
     assert (found.numa_node, origin(found)) == (1, "bridge")
 
 
+def test_a_bridge_tells_nothing_of_what_is_not_below_it() -> None:
+    """Neither of a function beside it nor of one on another root."""
+    files = (
+        two_sockets()
+        | nic(port="1\n")
+        | function("0000:16:02.0", under=ROOT)
+        | bridge("0000:7f:01.0", under="pci0000:7f")
+        | function("0000:80:00.0", under="pci0000:7f/0000:7f:01.0")
+    )
+    found = topology(files)
+    assert [place(found, one).numa_node for one in (NIC, "0000:16:02.0", "0000:80:00.0")] == [1, None, None]
+
+
 @pytest.mark.parametrize("listed", ["4-7\n", "4\n", "5-6\n\0"])
 def test_cpulist(listed: str) -> None:
     found = near(two_sockets() | nic(local_cpulist=listed))

@@ -244,6 +244,14 @@ class NvLinkState(NamedTuple):
     active: int
 
 
+class PeerAccess(NamedTuple):
+    """What the driver lets two GPUs do with each other's memory, by capability: read, write, nvlink, atomics, pci."""
+
+    a: PciAddress
+    b: PciAddress
+    status: tuple[tuple[str, int], ...]  # nvml.h nvmlGpuP2PStatus_t, 0 is yes; what was refused is left out
+
+
 class IrqState(NamedTuple):
     """Where the interrupts of a function go now."""
 
@@ -271,6 +279,7 @@ class Inventory:
     gpus: tuple[Gpu, ...] = ()
     kfd_hidden: int = 0  # KFD nodes that the device cgroup hides
     gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
+    peer_access: tuple[PeerAccess, ...] = ()
     allowed_cpus: CpuSet | None = field(default=None, compare=False)  # what the asking process may use
     default_routes: tuple[str, ...] | None = field(default=None, compare=False)  # interfaces; None: not recorded
     links_now: tuple[tuple[PciAddress, LinkState], ...] = field(default=(), compare=False)

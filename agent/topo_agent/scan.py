@@ -69,6 +69,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         gpus=(*(drivers.gpus if drivers else ()), *(amd.gpus if amd else ())),
         gpu_links=_both(drivers.links if drivers else None, amd.links if amd else None),
         kfd_hidden=amd.hidden if amd else 0,
+        peer_access=drivers.peer_access if drivers else (),
         allowed_cpus=asker.allowed_cpus,
         default_routes=asker.default_routes,
         links_now=bus.links_now if bus else (),

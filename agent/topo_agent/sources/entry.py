@@ -16,7 +16,7 @@ class Failed(Exception):
 
 
 class Entry:
-    """One directory. `need` fails the device, `want` fails the field, `link` follows a link by its name."""
+    """One directory. `need` fails the device, `want` and `follow` fail the field, `link` follows a link by its name."""
 
     __slots__ = ("_listed", "_unknown", "host", "notes", "path")
 
@@ -60,23 +60,39 @@ class Entry:
         path = f"{self.path}/{name}"
         try:
             value = parse(self.host.text(path, most))
-        except OSError as error:
-            absent = error.errno in ABSENT
-            reason = self.absent if absent else Unknown.UNREADABLE
-            if error.errno in REFUSED:
-                reason = Unknown.NOT_PERMITTED
-            if not absent:
-                self.notes.add(Level.DEGRADED, path, "file_unreadable", f"{errno_name(error)}; taken as unknown")
-        except ValueError as error:
-            reason = Unknown.UNREADABLE
-            self.notes.add(Level.DEGRADED, path, "file_garbled", f"{error}; taken as unknown")
+        except (OSError, ValueError) as error:
+            self._failed(path, error, field)
+            return None
+        if field is not None:
+            self._unknown.pop(field, None)
+        return value
+
+    def follow(self, name: str, parse: Callable[[str], T], field: str) -> T | None:
+        """What a link that was listed means, by its last component; None leaves its reason in `unknown`."""
+        path = f"{self.path}/{name}"
+        try:
+            written = self.host.link(path)
+            if written is not None:
+                return parse((resolve(self.path, written) or "").rpartition("/")[2])
+            self.host.text(path)  # a link that is gone by now, or fails, says so; what answers is a file
+        except (OSError, ValueError) as error:
+            self._failed(path, error, field)
         else:
-            if field is not None:
-                self._unknown.pop(field, None)
-            return value
+            self._failed(path, ValueError("it is no link"), field)
+        return None
+
+    def _failed(self, path: str, error: OSError | ValueError, field: str | None) -> None:
+        """The note of a file without a value, and the reason of its field."""
+        reason = Unknown.UNREADABLE
+        if isinstance(error, ValueError):
+            self.notes.add(Level.DEGRADED, path, "file_garbled", f"{error}; taken as unknown")
+        elif error.errno in ABSENT:
+            reason = self.absent
+        else:
+            reason = Unknown.NOT_PERMITTED if error.errno in REFUSED else reason
+            self.notes.add(Level.DEGRADED, path, "file_unreadable", f"{errno_name(error)}; taken as unknown")
         if field is not None and (reason is not self.absent or field not in self._unknown):
             self._unknown[field] = reason  # a file that fails says more than another that is not there
-        return None
 
     def now(self, name: str, parse: Callable[[str], T]) -> T | None:
         """The present value of something that moves by itself. Nothing of the structure is lost without it.
@@ -146,10 +162,40 @@ def members(host: Host, folder: str, notes: Notes) -> Iterator[tuple[str, Entry]
     """
     place = Entry(host, folder, notes)
     for name in place.names():
-        written = place.written(name)
-        path = f"{folder}/{name}" if written is None else resolve(folder, written)
-        if path is not None:
-            yield name, Entry(host, path, notes)
+        entry = _member(place, name)
+        if entry is not None:
+            yield name, entry
+
+
+def class_members(
+    host: Host, folder: str, notes: Notes, fits: Callable[[str], object] = bool
+) -> Iterator[tuple[str, Entry]]:
+    """`members` of a class of devices, where the kernel has links only, save those names that do not fit.
+
+    A link that leads nowhere is a device that was unplugged; a name that is neither a link nor a directory
+    with something in it is one that we lose, and gets a note.
+    """
+    place = Entry(host, folder, notes)
+    for name in filter(fits, place.names()):
+        entry, here = _member(place, name), f"{folder}/{name}"
+        if entry is None:
+            notes.add(Level.LOST, here, "link_unreadable", "left out: it leads out of the machine")
+            continue
+        if entry.path == here:  # only here: a link of the kernel costs no listing
+            try:
+                lost = None if host.names(here) else "neither a link nor a directory with anything in it"
+            except OSError as error:
+                lost = errno_name(error)
+            if lost is not None:
+                notes.add(Level.LOST, here, "link_unreadable", f"left out: {lost}")
+                continue
+        yield name, entry
+
+
+def _member(place: Entry, name: str) -> Entry | None:
+    written = place.written(name)
+    path = f"{place.path}/{name}" if written is None else resolve(place.path, written)
+    return None if path is None else Entry(place.host, path, place.notes)
 
 
 def each(names: Iterable[str], read: Callable[[str], T]) -> Iterator[T]:

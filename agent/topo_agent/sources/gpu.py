@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
-from topo_agent.facts import Gpu, GpuLink, NvLinkState, PciDevice
+from topo_agent.facts import Gpu, GpuLink, NvLinkState, PciDevice, PeerAccess
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
 from topo_agent.sources import parse
-from topo_agent.sources.entry import members
+from topo_agent.sources.entry import class_members, members
 
 _NODES = {"drm": re.compile(r"(card|renderD)[0-9]+", re.ASCII), "accel": re.compile(r"accel[0-9]+", re.ASCII)}
 _PROC = "proc/driver/nvidia/gpus"
@@ -41,6 +41,7 @@ class Found(NamedTuple):
     gpus: tuple[Gpu, ...]
     links: tuple[GpuLink, ...] | None  # None: nobody here tells of NVLink
     now: tuple[NvLinkState, ...]
+    peer_access: tuple[PeerAccess, ...] = ()
 
 
 def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> Found:
@@ -62,16 +63,31 @@ def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> F
         (*gpus, *(_nvml(address, one) for address, one in asked)),
         tuple(link for link, _ in found) if told else None,
         tuple(now for _, now in found),
+        tuple(_peer_access(answer, asked)),
     )
+
+
+def _peer_access(answer: Json, asked: Iterable[tuple[PciAddress, Answers]]) -> Iterator[PeerAccess]:
+    """The pairs of the document, by address: it numbers them by NVML's index."""
+    places = {_number(one.get("index")): address for address, one in asked}
+    places.pop(None, None)  # a GPU that has lost its number
+    pairs = answer.get("pairs") if isinstance(answer, dict) else None
+    for pair in pairs if isinstance(pairs, list) else ():
+        said = pair.get("p2p") if isinstance(pair, dict) else None
+        if isinstance(pair, dict) and isinstance(said, dict):
+            first, second = (places.get(_number(pair.get(end))) for end in ("a", "b"))
+            if first is not None and second is not None:
+                status = ((name, code) for name, one in said.items() if (code := _number(one)) is not None)
+                yield PeerAccess(min(first, second), max(first, second), tuple(sorted(status)))
 
 
 def _drm(host: Host, notes: Notes) -> Iterator[Gpu]:
     """The device nodes of every function that has some: what a container is given."""
     nodes: dict[PciAddress, list[str]] = {}
     for folder, pattern in _NODES.items():
-        for name, entry in members(host, f"sys/class/{folder}", notes):
+        for name, entry in class_members(host, f"sys/class/{folder}", notes, pattern.fullmatch):
             function = function_in(entry.path)
-            if function is not None and pattern.fullmatch(name):
+            if function is not None:
                 nodes.setdefault(function, []).append(name)
     for function, names in sorted(nodes.items()):
         yield Gpu(function=function, origin="drm", nodes=tuple(sorted(names)))

@@ -5,6 +5,7 @@ sysfs tells nearly all; netlink is asked only where something stands on somethin
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
@@ -12,11 +13,12 @@ from topo_agent.facts import Netdev, NetdevState
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import PciAddress, function_in
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry, members
+from topo_agent.sources.entry import Entry, class_members
 
 _CLASS = "sys/class/net"
 _LOOPBACK = 772
 _MEGABIT = 1_000_000
+_ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){0,31}", re.ASCII)  # MAX_ADDR_LEN of linux/netdevice.h
 
 
 class Found(NamedTuple):
@@ -28,7 +30,7 @@ def read(host: Host, notes: Notes) -> Found:
     """Every interface but the loopback. `bonding_masters` is a file in the same directory, and none."""
     netdevs: list[Netdev] = []
     now: list[tuple[str, NetdevState]] = []
-    for name, entry in members(host, _CLASS, notes):
+    for name, entry in class_members(host, _CLASS, notes, "bonding_masters".__ne__):
         if not entry.has("uevent") and not entry.has("type"):
             continue
         netdev = _netdev(name, entry)
@@ -49,7 +51,7 @@ def _netdev(name: str, entry: Entry) -> Netdev:
         port=_optional(entry, "dev_port"),
         switch_id=_answer(entry, "phys_switch_id"),
         port_name=_answer(entry, "phys_port_name"),
-        address=entry.want("address", _address) if entry.has("address") else None,
+        address=entry.want("address", _address, "uid") if entry.has("address") else None,
         lower=tuple(one.removeprefix("lower_") for one in entry.names() if one.startswith("lower_")),
         other_bus=entry.has("device") and function_in(entry.path) is None and _function_of_link(entry) is None,
         unknown=entry.unknown,
@@ -85,8 +87,10 @@ def _answer(entry: Entry, name: str) -> str | None:
 
 
 def _address(text: str) -> str | None:
-    """`"02:00:00:00:00:01\\n"` -> the same; None for an address that nobody has set."""
+    """`"02:00:00:00:00:01\\n"` -> the same; None for one that nobody has set, and for a kind that has none."""
     word = parse.clean(text).lower()
+    if not _ADDRESS.fullmatch(word) and text != "\n":
+        raise ValueError(f"{word[:40]!r} is no hardware address")
     return word if word.strip("0:") else None
 
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from topo_agent.diagnostics import Notes
+from topo_agent.diagnostics import Notes, Unknown
 from topo_agent.facts import Disk, Nvme
 from topo_agent.host import Host
 from topo_agent.ids import PciAddress, function_in
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry, members
+from topo_agent.sources.entry import Entry, class_members
 
 _CONTROLLER = re.compile(r"nvme[0-9]+", re.ASCII)
 _NAMESPACE = re.compile(r"nvme[0-9]+n[0-9]+", re.ASCII)
@@ -30,10 +30,10 @@ class Found(NamedTuple):
 def read(host: Host, notes: Notes) -> Found:
     """Every NVMe controller and every other disk on a PCI function."""
     shared = _shared_disks(host, notes)
-    blocks = {name: function_in(entry.path) for name, entry in members(host, "sys/class/block", notes)}
+    blocks = {name: function_in(entry.path) for name, entry in class_members(host, "sys/class/block", notes)}
     controllers = [
         _controller(name, entry, shared.get(name, ()), blocks.keys())
-        for name, entry in members(host, "sys/class/nvme", notes)
+        for name, entry in class_members(host, "sys/class/nvme", notes)
         if entry.names()  # or the link leads nowhere: unplugged
     ]
     known = {function for one in controllers if (function := one.function) is not None}
@@ -44,7 +44,7 @@ def read(host: Host, notes: Notes) -> Found:
 def _shared_disks(host: Host, notes: Notes) -> dict[str, tuple[str, ...]]:
     """Controller -> the multipath disks of the subsystem that links to it."""
     found: dict[str, tuple[str, ...]] = {}
-    for _, entry in members(host, "sys/class/nvme-subsystem", notes):
+    for _, entry in class_members(host, "sys/class/nvme-subsystem", notes):
         names = entry.names()
         disks = tuple(name for name in names if _NAMESPACE.fullmatch(name))
         found.update({name: disks for name in names if _CONTROLLER.fullmatch(name)})
@@ -65,8 +65,8 @@ def _controller(name: str, entry: Entry, shared: tuple[str, ...], blocks: Collec
         transport=_optional(entry, "transport"),
         namespaces=tuple(sorted({*own, *shared})),
         path_names=paths,
-        model=_optional(entry, "model"),
-        serial=_optional(entry, "serial"),
+        model=_told(entry, "model", "model"),
+        serial=_told(entry, "serial", "uid"),
         firmware=_optional(entry, "firmware_rev"),
         subsystem=_optional(entry, "subsysnqn"),
         remote=remote,
@@ -76,6 +76,14 @@ def _controller(name: str, entry: Entry, shared: tuple[str, ...], blocks: Collec
 
 def _optional(entry: Entry, name: str) -> str | None:
     return (entry.want(name, parse.clean) or None) if entry.has(name) else None
+
+
+def _told(entry: Entry, name: str, field: str) -> str | None:
+    """What a drive says of itself, blanks left out; one that says nothing is no file that fails."""
+    word = entry.want(name, parse.clean, field) if entry.has(name) else None
+    if word == "":
+        entry.say_unknown(field, Unknown.FIRMWARE_SILENT)
+    return word or None
 
 
 def _old_kernel(blocks: dict[str, PciAddress | None], known: set[PciAddress]) -> list[Nvme]:

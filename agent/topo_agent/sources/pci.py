@@ -70,15 +70,14 @@ def _device(
     subvendor = subdevice = None  # a bridge may have none
     if "PCI_SUBSYS_ID" in event or entry.has("subsystem_vendor"):
         subvendor, subdevice = _pair(entry, event.get("PCI_SUBSYS_ID"), "subsystem_vendor", "subsystem_device")
-    physfn = _physfn(entry) if entry.has("physfn") else None
+    virtual = entry.has("physfn")
+    physfn = entry.follow("physfn", PciAddress.parse, "physfn") if virtual else None
     pcie = None
-    if physfn is None and entry.has("max_link_speed"):  # the link of a VF is its PF's
+    if not virtual and (entry.has("max_link_speed") or entry.has("max_link_width")):  # the link of a VF is its PF's
         pcie = _link(entry, address, now)
     numa_node = _numa_node(entry)
-    total, enabled = (
-        entry.want(name, parse.count) if entry.has(name) else None for name in ("sriov_totalvfs", "sriov_numvfs")
-    )
-    group = (entry.link("iommu_group") if entry.has("iommu_group") else None) or ""
+    total, enabled = _sriov(entry)
+    group = entry.follow("iommu_group", _group, "iommu_group") if entry.has("iommu_group") else None
     local_cpus = None if numa_node is not None else _local_cpus(entry)
     return PciDevice(
         address=address,
@@ -95,7 +94,7 @@ def _device(
         physfn=physfn,
         sriov_total=total,
         sriov_enabled=enabled,
-        iommu_group=parse.numbered(group),
+        iommu_group=group,
         unknown=entry.unknown,
     )
 
@@ -125,13 +124,21 @@ def _pair(entry: Entry, word: str | None, first: str, second: str) -> tuple[int 
     return _id(entry, before if colon else None, first), _id(entry, after if colon else None, second)
 
 
-def _physfn(entry: Entry) -> PciAddress | None:
-    name = entry.link("physfn")
-    try:
-        return None if name is None else PciAddress.parse(name)
-    except ValueError as error:
-        entry.notes.add(Level.DEGRADED, f"{entry.path}/physfn", "link_garbled", str(error))
-        return None
+def _sriov(entry: Entry) -> tuple[int | None, int | None]:
+    """How many VFs there can be, and how many there are. One field of the document: either file can fail it."""
+    total = entry.want("sriov_totalvfs", parse.count, "sriov") if entry.has("sriov_totalvfs") else None
+    reason = dict(entry.unknown).get("sriov")
+    enabled = entry.want("sriov_numvfs", parse.count, "sriov") if entry.has("sriov_numvfs") else None
+    if reason is not None:
+        entry.say_unknown("sriov", reason)
+    return total, enabled
+
+
+def _group(name: str) -> int:
+    number = parse.numbered(name)
+    if number is None:
+        raise ValueError(f"{name[:40]!r} is no IOMMU group")
+    return number
 
 
 def _numa_node(entry: Entry) -> NumaId | None:
@@ -155,8 +162,8 @@ def _local_cpus(entry: Entry) -> frozenset[int] | None:
 
 def _link(entry: Entry, address: PciAddress, now: list[tuple[PciAddress, LinkState]]) -> PcieLink | None:
     """The link above a function. What it runs at now is not asked of a device that sleeps: it would wake it."""
-    speed = entry.want("max_link_speed", parse.link_speed)
-    width = entry.want("max_link_width", parse.link_width) if speed is not None else None
+    speed = entry.want("max_link_speed", parse.link_speed, "link")
+    width = entry.want("max_link_width", parse.link_width, "link") if speed is not None else None
     if speed is None or width is None:
         return None
     if entry.now("power/runtime_status", parse.clean) != "suspended":
@@ -195,7 +202,14 @@ def root_of(path: str) -> str:
 def _slots(host: Host, notes: Notes) -> Iterable[Slot]:
     """drivers/pci/slot.c prints `0000:82:00`, and `0000:82` for a slot that is a whole bus."""
     for name, entry in members(host, _SLOTS, notes):
-        matched = _SLOT.fullmatch(entry.want("address", parse.clean) or "")
-        if matched:
-            device = None if matched[3] is None else int(matched[3], 16)
-            yield Slot(name=name, domain=int(matched[1], 16), bus=int(matched[2], 16), device=device)
+        place = entry.want("address", _slot_address)
+        if place is not None:
+            domain, bus, device = place
+            yield Slot(name=name, domain=domain, bus=bus, device=device)
+
+
+def _slot_address(text: str) -> tuple[int, int, int | None]:
+    matched = _SLOT.fullmatch(parse.clean(text))
+    if not matched:
+        raise ValueError(f"{text[:40]!r} is no address of a slot")
+    return int(matched[1], 16), int(matched[2], 16), None if matched[3] is None else int(matched[3], 16)

@@ -11,7 +11,7 @@ from topo_agent.facts import RdmaDevice, RdmaPort, RdmaPortState
 from topo_agent.host import Host
 from topo_agent.ids import function_in
 from topo_agent.sources import parse
-from topo_agent.sources.entry import Entry, members
+from topo_agent.sources.entry import Entry, class_members
 
 _CLASS = "sys/class/infiniband"
 _GIDS_AT_MOST = 16  # of 256 entries; the first ones belong to the interface itself
@@ -29,7 +29,7 @@ def read(host: Host, notes: Notes) -> Found:
     """Every RDMA device. Which card it is on comes from its path, never from its name or number."""
     devices: list[RdmaDevice] = []
     now: list[tuple[str, int, RdmaPortState]] = []
-    for name, entry in members(host, _CLASS, notes):
+    for name, entry in class_members(host, _CLASS, notes):
         if not entry.names():
             continue  # the link leads nowhere: unplugged, or a driver half bound
         names = entry.names("ports") if entry.has("ports") else []
@@ -44,7 +44,7 @@ def _device(name: str, entry: Entry, numbers: list[int]) -> RdmaDevice:
     return RdmaDevice(
         name=name,
         function=None if parent else function_in(entry.path),  # before 5.12 rxe hung below the function of its NIC
-        node_guid=_optional(entry, "node_guid", guid),
+        node_guid=_optional(entry, "node_guid", guid, "uid"),
         board_guid=_optional(entry, "sys_image_guid", guid),
         board_id=_optional(entry, "board_id", parse.clean) or None,
         firmware=_optional(entry, "fw_ver", parse.clean) or None,
@@ -54,8 +54,8 @@ def _device(name: str, entry: Entry, numbers: list[int]) -> RdmaDevice:
     )
 
 
-def _optional(entry: Entry, name: str, read: Callable[[str], str | None]) -> str | None:
-    return entry.want(name, read) if entry.has(name) else None
+def _optional(entry: Entry, name: str, read: Callable[[str], str | None], field: str | None = None) -> str | None:
+    return entry.want(name, read, field) if entry.has(name) else None
 
 
 def _port(entry: Entry, number: int) -> RdmaPort:
