@@ -14,8 +14,13 @@ from topo_agent.ids import CpuSet, PciAddress
 
 PROGRAM = shutil.which("lstopo-no-graphics")
 
-# hwloc reads the directory only, not the CPUID of the machine that the test runs on.
-_ENVIRONMENT = {"HWLOC_THISSYSTEM": "0", "HWLOC_COMPONENTS": "-x86", "HWLOC_HIDE_ERRORS": "2"}
+# hwloc reads the directory only, not the CPUID of the machine that the test runs on; all its nodes.
+_ENVIRONMENT = {
+    "HWLOC_THISSYSTEM": "0",
+    "HWLOC_COMPONENTS": "-x86",
+    "HWLOC_HIDE_ERRORS": "2",
+    "HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES": "1",
+}
 
 
 @dataclass(kw_only=True)
@@ -25,9 +30,10 @@ class Seen:
     packages: set[CpuSet] = field(default_factory=set)
     cores: set[CpuSet] = field(default_factory=set)
     pus: set[int] = field(default_factory=set)
-    numa: dict[int, CpuSet] = field(default_factory=dict)
+    numa: dict[int, CpuSet | None] = field(default_factory=dict)  # a node without CPUs: those near it
     bridges: set[PciAddress] = field(default_factory=set)
     functions: dict[PciAddress, PciAddress | None] = field(default_factory=dict)  # each with its parent, if PCI
+    near: dict[PciAddress, CpuSet | None] = field(default_factory=dict)  # of each root, by its first function
 
 
 def look(directory: Path) -> Seen:
@@ -41,7 +47,11 @@ def look(directory: Path) -> Seen:
 
 def parse(xml: bytes) -> Seen:
     seen = Seen()
-    for thing, parent in _walk(ET.fromstring(xml), None):  # noqa: S314 - lstopo wrote it just now
+    machine = ET.fromstring(xml)  # noqa: S314 - lstopo wrote it just now
+    for thing in machine.iter("object"):
+        for first in thing.iterfind("object[@bridge_type='0-1']/object[1]"):
+            seen.near[PciAddress.parse(first.attrib["pci_busid"])] = _cpus(thing)
+    for thing, parent in _walk(machine, None):
         kind, index = thing.get("type"), int(thing.get("os_index", -1))
         if kind == "Package":
             seen.packages.add(_cpus(thing))
