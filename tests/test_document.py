@@ -12,9 +12,12 @@ from jsonschema import Draft202012Validator
 
 from tests import schemas
 from tests.machines import MACHINES, needs_machines
+from tests.paper import Files, function
+from tests.paper import topology as on_paper
 from topo_agent.graph.build import build
 from topo_agent.graph.topology import Topology
 from topo_agent.host.live import LiveHost
+from topo_agent.host.paper import Failure
 from topo_agent.scan import scan
 from topo_agent.views.document import document
 
@@ -76,3 +79,18 @@ def test_every_null_says_why(name: str, tree: Callable[[str], Path]) -> None:
     said = document(topology(str(tree(name))))
     del said["state"]  # what something does now may be unknown for a moment, without a reason
     assert nulls_without_reason(said) == []
+
+
+def test_what_fails_is_null_and_says_why() -> None:
+    """Every optional field of a function at once: the schema must tell its readers to expect null."""
+    at = "sys/devices/pci0000:16/0000:17:00.0"
+    names = ("sriov_totalvfs", "sriov_numvfs", "max_link_speed", "iommu_group", "physfn", "subsystem_vendor")
+    files = function("0000:17:00.0", under="pci0000:16") | {f"{at}/{name}": Failure(5) for name in names}
+    other: Files = {"max_link_speed": "2.5 GT/s PCIe\n", "max_link_width": Failure(5)}
+    files |= function("0000:18:00.0", under="pci0000:16", files=other)
+    said: Any = document(on_paper(files))
+    schemas.strict(schemas.published()[-1]).validate(said)
+    first, second = said["devices"]
+    for field in ("sriov", "iommu_group", "physfn", "subsystem_vendor_id"):
+        assert (first[field], first["unknown"][field]) == (None, "unreadable")
+    assert (second["link"], second["unknown"]["link"]) == (None, "unreadable")

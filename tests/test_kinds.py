@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.paper import Files, bridge, function, place, topology
+from topo_agent.host.paper import Failure
 
 
 @pytest.mark.parametrize(
@@ -114,3 +115,12 @@ def test_a_bridge_to_conventional_pci() -> None:
         | function("0000:03:00.0", under=f"{above}/0000:02:00.0", class_="0x030000", vendor="0x1a03", device="0x2000")
     )
     assert place(topology(files), "0000:02:00.0").role == "pci_bridge"
+
+
+def test_a_function_without_class_does_not_name_its_neighbours() -> None:
+    """A port whose `class` and `uevent` fail (EIO below a switch that is being reset) is not a device below it."""
+    lost: Files = {f"sys/devices/{SWITCH}/0000:17:03.0/{name}": Failure(5) for name in ("class", "uevent")}
+    found = topology(xe9680() | lost)
+    assert place(found, "0000:17:03.0").role is None
+    roles = [place(found, address).role for address in ("0000:16:00.0", "0000:17:01.0", "0000:19:00.0")]
+    assert roles == ["upstream_port", "downstream_port", "upstream_port"]

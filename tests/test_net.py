@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.paper import Files, function, grown, inventory, machine, netdev
+from tests.paper import Files, function, grown, inventory, machine, netdev, place, topology
+from topo_agent.diagnostics import Unknown
 from topo_agent.facts import Inventory, Netdev, NetdevState
-from topo_agent.host.paper import Failure, Link
+from topo_agent.host.paper import Entry, Failure, Link
 from topo_agent.ids import PciAddress
 from topo_agent.scan import scan
 
@@ -146,3 +147,25 @@ def test_a_vlan_id_has_twelve_bits(said: int) -> None:
     files = BOX | netdev("eth0", CARD) | netdev("v", "virtual", {"lower_eth0": Link("x")}, event="DEVTYPE=vlan\n")
     found = inventory(files, documents={"netlink": {"links": [{"name": "v", "vlan_id": said}]}})
     assert [netdev.vlan_id for netdev in found.netdevs if netdev.name == "v"] == [None]
+
+
+@pytest.mark.parametrize("entry", ["", "rubbish\n", None, Failure(5), Link("eth1"), Link("../../../../../x")])
+def test_a_class_link_that_is_none_is_one_note(entry: Entry) -> None:
+    found = inventory(BOX | netdev("eth0", CARD) | {"sys/class/net/eth1": entry})
+    assert [netdev.name for netdev in found.netdevs] == ["eth0"]
+    assert [(one.level.value, one.subject) for one in found.diagnostics] == [("lost", "sys/class/net/eth1")]
+
+
+@pytest.mark.parametrize("said", [Failure(5), "rubbish\n", "", "02:00:00:00:00:0\n", "0x02\n"])
+def test_an_address_that_fails_leaves_the_card_unknown(said: Entry) -> None:
+    """net-sysfs.c address_show prints pairs of digits with colons."""
+    card = place(topology(BOX | netdev("eth0", CARD, {"address": said})), "0000:17:00.0")
+    assert (card.uid, dict(card.unknown)["uid"]) == (None, Unknown.UNREADABLE)
+
+
+def test_an_interface_that_has_no_address_is_ordinary() -> None:
+    """addr_len is 0 for a tunnel: address_show prints the newline alone. And IPoIB has 20 bytes."""
+    found = inventory(BOX | netdev("eth0", CARD, {"address": "\n"}))
+    assert (found.netdevs[0].address, found.netdevs[0].unknown, notes(found)) == (None, (), [])
+    long = ":".join(["0a"] * 20)
+    assert one(BOX | netdev("ib0", CARD, {"address": f"{long}\n"}), "ib0").address == long

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.paper import NVME, Files, disk, drive, function, grown, inventory
+from tests.paper import NVME, Files, disk, drive, function, grown, inventory, place, topology
+from topo_agent.diagnostics import Unknown
 from topo_agent.facts import Disk, Inventory, Nvme
-from topo_agent.host.paper import Failure, Link
+from topo_agent.host.paper import Entry, Failure, Link
 from topo_agent.ids import PciAddress
 
 SLOT = "pci0000:16/0000:16:01.0/0000:17:00.0"
@@ -122,3 +123,21 @@ def test_disks_whose_names_begin_alike() -> None:
     files = hba | disk("sda", "pci0000:00/0000:00:05.0") | disk("sda1", "pci0000:00/0000:00:05.0/sda")
     files |= disk("sdaa", "pci0000:00/0000:00:05.0") | disk("sdaa1", "pci0000:00/0000:00:05.0/sdaa")
     assert [one.name for one in inventory(files).disks] == ["sda", "sdaa"]
+
+
+@pytest.mark.parametrize(("name", "field"), [("model", "model"), ("serial", "uid")])
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [(Failure(5), Unknown.UNREADABLE), (Failure(13), Unknown.NOT_PERMITTED), ("    \n", Unknown.FIRMWARE_SILENT)],
+)
+def test_what_a_drive_does_not_tell_has_a_reason(name: str, field: str, said: Entry, reason: Unknown) -> None:
+    """drivers/nvme/host/sysfs.c prints model and serial without the blanks behind; a drive may have blanks only."""
+    one = place(topology(BOX | drive("nvme0", f"{SLOT}/nvme", {name: said})), "0000:17:00.0")
+    assert dict(one.unknown)[field] is reason
+
+
+@pytest.mark.parametrize("folder", ["nvme", "nvme-subsystem", "block"])
+def test_a_class_link_that_is_none_is_one_note(folder: str) -> None:
+    found = inventory(BOX | drive("nvme0", f"{SLOT}/nvme") | {f"sys/class/{folder}/nvme7": "rubbish\n"})
+    assert [one.name for one in found.nvme] == ["nvme0"]
+    assert [(one.level.value, one.subject) for one in found.diagnostics] == [("lost", f"sys/class/{folder}/nvme7")]

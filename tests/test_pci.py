@@ -9,7 +9,7 @@ import pytest
 from tests.paper import DEVICES, Files, bridge, fact, function, inventory, machine, place, topology, two_sockets
 from topo_agent.diagnostics import Unknown
 from topo_agent.facts import PcieLink
-from topo_agent.host.paper import Link
+from topo_agent.host.paper import Entry, Failure, Link
 from topo_agent.ids import PciAddress
 from topo_agent.scan import scan
 
@@ -387,3 +387,82 @@ def test_a_function_below_a_bridge_that_is_not_there() -> None:
     one = place(topology(files, complete=False), "0000:19:00.0")
     known = one.parent is not None and one.parent.key == "0000:16:01.0"
     assert known or ("parent", Unknown.NOT_RECORDED) in one.unknown
+
+
+SAID = LINK | {"sriov_totalvfs": "8\n", "sriov_numvfs": "0\n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("max_link_speed", "link"),
+        ("max_link_width", "link"),
+        ("sriov_totalvfs", "sriov"),
+        ("sriov_numvfs", "sriov"),
+        ("iommu_group", "iommu_group"),
+        ("physfn", "physfn"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (Failure(5), Unknown.UNREADABLE),
+        (Failure(13), Unknown.NOT_PERMITTED),
+        (None, Unknown.UNREADABLE),
+        ("rubbish\n", Unknown.UNREADABLE),
+        ("", Unknown.UNREADABLE),
+    ],
+)
+def test_what_is_there_and_fails_leaves_its_reason(name: str, field: str, broken: Entry, reason: Unknown) -> None:
+    found = inventory(gpu(**SAID) | {f"{AT}/{name}": broken})
+    assert dict(fact(found, GPU).unknown) == {"numa_node": Unknown.FIRMWARE_SILENT, field: reason}
+    assert {one.subject for one in found.diagnostics} == {f"{AT}/{name}"}
+
+
+def test_either_file_of_sriov_fails_it() -> None:
+    """The other one still tells."""
+    first, second = (fact(inventory(gpu(**SAID) | {f"{AT}/{name}": Failure(5)}), GPU) for name in
+                     ("sriov_totalvfs", "sriov_numvfs"))  # fmt: skip
+    assert (first.sriov_total, first.sriov_enabled) == (None, 0)
+    assert (second.sriov_total, second.sriov_enabled) == (8, None)
+
+
+def test_what_a_function_does_not_have_has_no_reason() -> None:
+    """pci-sysfs.c shows link attributes of PCIe functions only, and sriov_* of physical functions only."""
+    one = fact(inventory(gpu()), GPU)
+    assert (one.link, one.physfn, one.sriov_total, one.iommu_group) == (None,) * 4
+    assert [field for field, _ in one.unknown] == ["numa_node"]
+
+
+def test_a_vf_whose_physfn_fails_has_no_link_of_its_own() -> None:
+    path = "sys/devices/pci0000:16/0000:16:01.0/0000:1d:00.2/physfn"
+    found = fact(inventory(virtual() | {path: "rubbish\n"}), "0000:1d:00.2")
+    assert (found.physfn, found.link, dict(found.unknown)["physfn"]) == (None, None, Unknown.UNREADABLE)
+
+
+def test_a_link_that_goes_while_it_is_read() -> None:
+    """Unplugged between list and read: readlink says ENOENT, and so does open. That is ordinary."""
+    host = machine(gpu() | {f"{AT}/iommu_group": Link("../../../kernel/iommu_groups/42")})
+    answer, text = host.link, host.text
+
+    def gone(path: str, most: int = 65536) -> str:
+        if path.endswith("iommu_group"):
+            raise OSError(2, "No such file or directory", path)
+        return text(path, most)
+
+    host.link = lambda path: None if path.endswith("iommu_group") else answer(path)  # type: ignore[method-assign]
+    host.text = gone  # type: ignore[method-assign]
+    found = scan(host)
+    assert dict(fact(found, GPU).unknown)["iommu_group"] is Unknown.NOT_SUPPORTED
+    assert not found.diagnostics
+
+
+@pytest.mark.parametrize("address", ["", "rubbish", Failure(5)])
+def test_a_slot_without_address_has_a_note(address: Entry) -> None:
+    found = inventory(gpu() | {"sys/bus/pci/slots/1/address": address})
+    assert [one.subject for one in found.diagnostics] == ["sys/bus/pci/slots/1/address"]
+
+
+def test_a_directory_of_slots_that_is_none() -> None:
+    """drivers/pci/hotplug/rpadlpar_sysfs.c puts `control` among the slots; it has no address."""
+    assert not inventory(gpu() | {"sys/bus/pci/slots/control/add_slot": "0\n"}).diagnostics

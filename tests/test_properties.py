@@ -126,7 +126,15 @@ BREAKS = ("gone", "empty", "cut", "garbage", "nul", "huge", "dangling", "looping
 _FIELDS = {  # of a Device -> what `unknown` calls it
     "class_code": "class", "vendor": "vendor_id", "device": "device_id", "subvendor": "subsystem_vendor_id",
     "subdevice": "subsystem_device_id", "numa_node": "numa_node", "parent": "parent", "root": "pcie_root",
+    "link": "link", "physfn": "physfn", "sriov_total": "sriov", "sriov_enabled": "sriov",
+    "iommu_group": "iommu_group", "uid": "uid", "title": "model",
 }  # fmt: skip
+_OPTIONAL = {  # of a Device -> the files without which it may say nothing: not every function has them
+    "link": ("max_link_speed", "max_link_width"), "physfn": ("physfn",), "sriov_total": ("sriov_totalvfs",),
+    "sriov_enabled": ("sriov_numvfs",), "iommu_group": ("iommu_group",), "uid": ("address", "node_guid", "serial"),
+    "title": ("model",),
+}  # fmt: skip
+_CLASSES = re.compile(r"sys/class/(net|infiniband|nvme|drm)/([^/]+)")
 
 
 @functools.lru_cache(maxsize=8)
@@ -175,6 +183,9 @@ amd: {partitions: 2}
 )
 
 
+NOWHERE = Link("../nowhere/at/all")
+
+
 def broken(host: PaperHost, path: str, how: str) -> PaperHost:
     """The same machine, with one path broken in one way."""
     if how in ERRNOS:
@@ -185,7 +196,7 @@ def broken(host: PaperHost, path: str, how: str) -> PaperHost:
     text = old if isinstance(old, str) else "x\n"
     said: dict[str, Entry] = {
         "empty": "", "cut": text[: len(text) // 2], "garbage": "\x01{]\ufffd ½ -\n", "nul": text.rstrip() + "\0\0\n",
-        "huge": "9" * 400 + "\n", "dangling": Link("../nowhere/at/all"), "looping": Link(path.rpartition("/")[2]),
+        "huge": "9" * 400 + "\n", "dangling": NOWHERE, "looping": Link(path.rpartition("/")[2]),
         "directory": None,
     }  # fmt: skip
     rest = {at: it for at, it in host.entries.items() if at != path and not at.startswith(f"{path}/")}
@@ -232,33 +243,58 @@ def owner(path: str, before: Topology) -> Device | None:
     return None if address is None else before.device(pci_ref(address))
 
 
-def check(before: Topology, after: Topology, host: PaperHost, paths: list[str]) -> None:
-    """What may change when some paths break: their functions, what is below or belongs to them; nothing else."""
+def check(before: Topology, after: Topology, host: PaperHost, paths: list[str], gone: set[str]) -> None:
+    """What may change when some paths break: their functions, what is below or belongs to them; nothing else.
+
+    `gone` are the paths that are simply not there any more.
+    """
     were, are = by_address(before), by_address(after)
     listed = {name for name in host_names(host) if name in were}
     told = " ".join(f"{one.subject} {one.message}" for one in after.diagnostics)
     for name in listed - are.keys():
         assert name in told, f"{name} vanished without a note"
+    for path in paths:
+        member = _CLASSES.fullmatch(path)
+        if member and path not in gone and host.entries[path] != NOWHERE:
+            assert member[2] not in every_name(before) - every_name(after) or path in told, f"{path} without a note"
     owners = [owner(path, before) for path in paths]
-    touched: set[Ref] = set()
-    for one in owners:
-        if one is not None:
-            touched |= {one.ref, *before.below(one.ref), *before.ancestors(one.ref)}
-            card = {other.ref for other in before.devices or () if other.board is not None and other.board == one.board}
-            family = {other.ref for other in before.devices or () if other.physfn == one.ref}
-            touched |= card | family | ({one.physfn} if one.physfn else set())
+    touched = {ref for one in owners if one is not None for ref in related(one, before)}
     for name, device in were.items():
         now = are.get(name)
         if now is None:
             continue
         if all(one is not None for one in owners) and device.ref not in touched:
-            # What a bridge is, is told by its neighbours: a port of which one does not tell is called otherwise.
-            assert now._replace(role=None) == device._replace(role=None), f"{name} changed"
+            assert now == device, f"{name} changed"
         for field, code in _FIELDS.items():
             if getattr(device, field) is not None and getattr(now, field) is None:
-                if field in {"subvendor", "subdevice"}:
+                if field in {"subvendor", "subdevice"} or absent(field, name, paths, gone):
                     continue  # a function without a subsystem is no function that fails to tell it
                 assert code in dict(now.unknown), f"{name}: {field} is unknown without a reason"
+
+
+def related(one: Device, before: Topology) -> set[Ref]:
+    """The functions that may change when a file of this one breaks."""
+    card = {other.ref for other in before.devices or () if other.board is not None and other.board == one.board}
+    family = {other.ref for other in before.devices or () if other.physfn == one.ref}
+    own = {one.ref, *before.below(one.ref), *before.ancestors(one.ref)}
+    return own | card | family | ({one.physfn} if one.physfn else set())
+
+
+def every_name(found: Topology) -> set[str]:
+    called = [*(one.names for one in found.devices or ()), *(one.names for one in found.virtuals)]
+    return {name for one in called for names in (one.netdev, one.rdma, one.nvme, one.nodes) for name in names}
+
+
+def absent(field: str, name: str, paths: list[str], gone: set[str]) -> bool:
+    """May a function say nothing of a field? Its file is gone; or it is itself broken, or a class link or KFD node."""
+    if field not in _OPTIONAL:
+        return False
+    if any(path.endswith(f"/{name}") for path in paths):
+        return True
+    if field in {"uid", "title"} and any(path.startswith("sys/class/") or "/kfd" in path for path in {*paths, *gone}):
+        return True
+    lost = (path.rpartition("/") for path in gone)
+    return any(file in _OPTIONAL[field] and str(function_in(folder)) == name for folder, _, file in lost)
 
 
 def host_names(host: PaperHost) -> list[str]:
@@ -280,7 +316,7 @@ def test_whatever_breaks_costs_itself_only(data: st.DataObject) -> None:
             note(f"{path}: {how}")
             host = broken(host, path, how)
             done.append(path)
-    check(before, build(scan(host)), host, done)
+    check(before, build(scan(host)), host, done, {*paths} - {*host.entries})
 
 
 @settings(SETTINGS, max_examples=BREAKAGES // 4)
@@ -292,7 +328,8 @@ def test_a_device_that_goes_while_it_is_read(data: st.DataObject) -> None:
     target = host.link(f"sys/bus/pci/devices/{address}") or ""
     path = resolve("sys/bus/pci/devices", target) or ""
     vanishing = Vanishing(host, path, data.draw(st.integers(0, 40)))
-    check(before, build(scan(vanishing)), host, [f"{path}/anything"])
+    gone = {one for one in host.entries if one.startswith(f"{path}/")}
+    check(before, build(scan(vanishing)), host, [f"{path}/anything"], gone)
 
 
 # The same machine under other names is the same machine

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.paper import Files, grown, inventory, netdev, rdma
+from tests.paper import Files, grown, inventory, netdev, place, rdma, topology
+from topo_agent.diagnostics import Unknown
 from topo_agent.facts import Inventory, RdmaDevice, RdmaPortState
-from topo_agent.host.paper import Failure, Link
+from topo_agent.host.paper import Entry, Failure, Link
 from topo_agent.ids import PciAddress
 from topo_agent.sources.rdma import guid, rate
 
@@ -135,3 +136,16 @@ def test_one_bad_field_is_one_note(field: str, said: str | Failure) -> None:
     found = inventory(BOX | rdma("mlx5_0", CARD, files={field: said}))
     assert [device.name for device in found.rdma] == ["mlx5_0"]
     assert len(notes(found)) == 1
+
+
+@pytest.mark.parametrize("said", [Failure(5), "rubbish\n", ""])
+def test_a_guid_that_fails_leaves_the_card_unknown(said: Entry) -> None:
+    card = place(topology(BOX | rdma("mlx5_0", CARD, files={"node_guid": said})), "0000:17:00.0")
+    assert (card.uid, dict(card.unknown)["uid"]) == (None, Unknown.UNREADABLE)
+    named = topology(BOX | rdma("mlx5_0", CARD, files={"node_guid": said}) | netdev("eth0", CARD))
+    assert "uid" not in dict(place(named, "0000:17:00.0").unknown)  # its interface tells who it is
+
+
+def test_a_class_link_that_is_none_is_one_note() -> None:
+    found = inventory(BOX | rdma("mlx5_0", CARD) | {"sys/class/infiniband/mlx5_1": "rubbish\n"})
+    assert [(one.level.value, one.subject) for one in found.diagnostics] == [("lost", "sys/class/infiniband/mlx5_1")]
