@@ -121,9 +121,10 @@ def test_a_decompression_bomb_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
         archive.read(written(tmp_path, data))
 
 
-def test_a_header_of_gigabytes_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_gigabytes_is_given_up(tmp_path: Path, kind: bytes) -> None:
     about = tarfile.TarInfo("pax")
-    about.type, about.size = tarfile.XHDTYPE, 64 << 20
+    about.type, about.size = kind, 64 << 20
     data = gzip.compress(about.tobuf() + bytes(64 << 20), 1)
     with pytest.raises(BadSource, match="more than a machine"):
         archive.read(written(tmp_path, data))

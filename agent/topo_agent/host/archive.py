@@ -29,9 +29,17 @@ TEXT_AT_MOST = 256 << 20
 EXPECTED = "expected a directory, a recording, or a tar archive (.tar, .gz, .bz2, .xz) of the sys/ of a machine"
 DAMAGED = (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError, ValueError, OverflowError, RecursionError)
 
+XZ_MEMORY_AT_MOST = 128 << 20  # `xz -9`, the most that it has by itself, needs 65 MiB to unpack
+
 _BLOCK = tarfile.BLOCKSIZE
+_CHUNK = 1 << 16
 # A header may say that gigabytes of header follow, and tarfile would read them into memory at once.
 _HEADERS_AT_MOST = 1 << 20
+# An extended header (pax) that is longer than a block, and all of these. tarfile of Python before 3.10.15, 3.11.10 and
+# 3.12.6 takes the square of one's length (CVE-2024-6232): an hour for a mebibyte. Two paths of a machine fit in 8 KiB.
+_EXTENDED_AT_MOST = 8 << 10
+_ALL_EXTENDED_AT_MOST = 1 << 20
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 
 class Readable(Protocol):
@@ -76,7 +84,47 @@ def _decompressed(file: IO[bytes]) -> Readable:
         return gzip.GzipFile(fileobj=file, mode="rb")
     if magic.startswith(b"BZh"):
         return bz2.BZ2File(file)
-    return lzma.LZMAFile(file) if magic == b"\xfd7zXZ\0" else file
+    return _Xz(file) if magic == b"\xfd7zXZ\0" else file
+
+
+class _Xz:
+    """The streams of an xz file, one after another. `lzma.LZMAFile` allocates whatever dictionary a header asks for."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._stream: lzma.LZMADecompressor | None = self._new()
+
+    @staticmethod
+    def _new() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_AT_MOST)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes, all where it is negative; nothing at the end."""
+        parts, rest = [], size
+        while rest and (data := self._some(rest)):
+            parts.append(data)
+            rest = rest - len(data) if size >= 0 else -1
+        return b"".join(parts)
+
+    def _some(self, most: int) -> bytes:
+        """Bytes that are there, or nothing at the end; EOFError in the middle of a stream."""
+        while self._stream is not None:
+            stream = self._stream
+            if stream.eof:
+                # Padding is zeros in fours (xz-file-format.txt 2.2).
+                more = (stream.unused_data or self._file.read(_CHUNK)).lstrip(b"\0")
+                while not more and (chunk := self._file.read(_CHUNK)):
+                    more = chunk.lstrip(b"\0")
+                self._stream = self._new() if more else None
+                data = self._stream.decompress(more, most) if self._stream is not None else b""
+            else:
+                more = self._file.read(_CHUNK) if stream.needs_input else b""
+                if stream.needs_input and not more:
+                    raise EOFError("the compressed file ends before its end-of-stream marker")
+                data = stream.decompress(more, most)
+            if data:
+                return data
+        return b""
 
 
 class _Bounded(io.RawIOBase):
@@ -97,15 +145,35 @@ class _Bounded(io.RawIOBase):
         return data
 
 
+def _members() -> type[tarfile.TarInfo]:
+    """The members of one archive, whose extended headers are bounded before tarfile looks into them."""
+    long = 0
+
+    class Member(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+            nonlocal long
+            member = super().frombuf(buf, encoding, errors)
+            if member.type in _EXTENDED and member.size > _BLOCK:
+                long += member.size
+                if member.size > _EXTENDED_AT_MOST or long > _ALL_EXTENDED_AT_MOST:
+                    raise ValueError("its extended headers are more than a machine can need")
+            return member
+
+    return Member
+
+
 def _entries(file: Readable) -> dict[str, Entry]:
     """Every entry of an archive by its path; names that lead out of the root are skipped."""
     entries: dict[str, Entry] = {}
     stream = _Bounded(file)
     kept = 0
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK * 20) as archive:
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK * 20, tarinfo=_members()) as archive:
         for count, member in enumerate(archive):
             vars(archive)["members"].clear()  # before Python 3.13 a stream keeps them all, a kilobyte each
-            end = member.offset_data + (member.size if member.isreg() else 0)
+            # Where tarfile expects the next header. It passes over the data of types that it does not know, too, and
+            # where that is far behind the end of the file, it reads nothing until it has come there.
+            end = archive.offset
             stream.limit = min(end + _HEADERS_AT_MOST, BYTES_AT_MOST)
             if end > BYTES_AT_MOST or count >= MEMBERS_AT_MOST or kept > TEXT_AT_MOST:
                 raise ValueError("it unpacks to more than a machine can be")
@@ -131,7 +199,7 @@ def _keep(entries: dict[str, Entry], archive: tarfile.TarFile, member: tarfile.T
     elif member.isreg():
         data = archive.extractfile(member)
         entries[path] = text = data.read(TEXT_LIMIT) if data else b""
-        return len(text)
+        return len(path) + len(text)
     return len(path)
 
 

@@ -121,7 +121,7 @@ class LiveHost:
             answer: Json = json.loads(self.text(path, DOCUMENT_LIMIT))
         except FileNotFoundError:
             raise Unavailable("not_recorded", f"this directory has no {path}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Unavailable("unreadable", f"{path}: {error}") from None
         return answer
 

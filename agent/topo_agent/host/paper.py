@@ -12,6 +12,7 @@ from topo_agent.host import TEXT_LIMIT, Json, Source, Unavailable, checked
 LINKS_AT_MOST = 40  # as the kernel: fs/namei.c MAXSYMLINKS
 PATH_AT_MOST = 1024  # the longest of a recorded machine has 216 characters
 PARTS_AT_MOST = 64
+ENTRIES_AT_MOST = 2_000_000  # with the directories above them, of which one path may name sixty
 TARGET_AT_MOST = 1024
 
 
@@ -188,6 +189,8 @@ def _directories(entries: dict[str, Entry]) -> dict[str, list[str]]:
             head, _, name = below.rpartition("/")
             if head and entries.setdefault(head, None) is not None:
                 raise ValueError(f"{head} is a file and a directory")
+            if len(entries) > ENTRIES_AT_MOST:
+                raise ValueError(f"it has more than {ENTRIES_AT_MOST} files and directories")
             below = "" if head in names else head
             names.setdefault(head, []).append(name)
     return {path: sorted(set(found)) for path, found in names.items()}

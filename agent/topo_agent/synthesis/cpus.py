@@ -114,12 +114,15 @@ def _numbering(value: Value | None) -> tuple[str, tuple[tuple[int, ...], ...]]:
         return (value.choice(*_SCHEMES) if value else _SCHEMES[0]), ()
     said = value.fields("cores", "nodes")
     name = "cores" if value.has("cores") else "nodes"
-    lists = tuple(one.cpus() for one in said[name].items())
-    flat = [cpu for one in lists for cpu in one]
-    twice = next((cpu for cpu in flat if flat.count(cpu) > 1), None)
-    if twice is not None:
-        raise said[name].wrong(f"CPU {twice} is there twice")
-    return name, lists
+    lists: list[tuple[int, ...]] = []
+    seen: set[int] = set()
+    for one in said[name].items():  # told at the first that repeats: each word may stand for thousands
+        lists.append(one.cpus())
+        twice = next((cpu for cpu in lists[-1] if cpu in seen), None)
+        if twice is not None:
+            raise said[name].wrong(f"CPU {twice} is there twice")
+        seen.update(lists[-1])
+    return name, tuple(lists)
 
 
 def threads(spec: Cpus, nodes: int) -> tuple[Thread, ...]:

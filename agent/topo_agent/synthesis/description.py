@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 
 from topo_agent.host import BadSource
@@ -50,7 +52,11 @@ class Description:
 def load(path: str) -> str:
     """The text of a file; BadSource where there is none, or too much of it."""
     try:
-        with open(path, "rb") as file:
+        # O_NONBLOCK: a FIFO must not wait for somebody who writes.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb", closefd=True) as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise BadSource(f"{path}: expected a description (YAML), and this is no file")
             data = file.read(BYTES_AT_MOST + 1)
     except OSError as error:
         raise BadSource(f"{path}: cannot open this description: {error.strerror}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from topo_agent.synthesis.layout import Layout
 from topo_agent.synthesis.named import named
 
 _KINDS = ("gpu", "nic", "nvme", "nvswitch", "port", "switch", "device")
+_AT_MOST = 100_000
 _DOES = ("says", "raw", "gone", "fails", "points")
 
 
@@ -55,11 +57,15 @@ def read(value: Value) -> Edit:
 
 def applied(entries: dict[str, Entry], layout: Layout, edits: tuple[Edit, ...]) -> dict[str, Entry]:
     """The entries after all edits."""
-    found = dict(entries)
+    files = _Files(entries)
+    count = 0
     for edit in edits:
         for path in _paths(layout, edit):
-            _apply(found, edit, path)
-    return found
+            count += 1
+            if count > _AT_MOST:
+                raise edit.place.wrong(f"edits change more than {_AT_MOST} files")
+            files.apply(edit, path)
+    return files.entries
 
 
 def _paths(layout: Layout, edit: Edit) -> Iterator[str]:
@@ -74,18 +80,38 @@ def _paths(layout: Layout, edit: Edit) -> Iterator[str]:
             yield f"{one.directory}/{edit.path}".rstrip("/")
 
 
-def _apply(entries: dict[str, Entry], edit: Edit, path: str) -> None:
-    below = [one for one in entries if one.startswith(f"{path}/")]
-    if edit.does == "gone" or below:
-        if path not in entries and not below:
-            raise edit.place.wrong(f"there is no {path}")
-        for one in (path, *below):
-            entries.pop(one, None)
-    if edit.does == "says":
-        entries[path] = f"{edit.value}\n"
-    elif edit.does == "raw":
-        entries[path] = edit.value
-    elif edit.does == "points":
-        entries[path] = Link(edit.value)
-    elif edit.does == "fails":
-        entries[path] = Failure(getattr(errno, edit.value), directory=bool(below))
+class _Files:
+    """Entries that are changed, and their paths in order, so that an edit need not look at all of them."""
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries = dict(entries)
+        self._order = sorted(entries)
+
+    def apply(self, edit: Edit, path: str) -> None:
+        first, last = (bisect_left(self._order, f"{path}{mark}") for mark in "/0")  # 0 is what follows / in ASCII
+        below = self._order[first:last]
+        if edit.does == "gone" or below:
+            if path not in self.entries and not below:
+                raise edit.place.wrong(f"there is no {path}")
+            del self._order[first:last]
+            for one in below:
+                del self.entries[one]
+            self._drop(path)
+        if edit.does == "says":
+            self._put(path, f"{edit.value}\n")
+        elif edit.does == "raw":
+            self._put(path, edit.value)
+        elif edit.does == "points":
+            self._put(path, Link(edit.value))
+        elif edit.does == "fails":
+            self._put(path, Failure(getattr(errno, edit.value), directory=bool(below)))
+
+    def _drop(self, path: str) -> None:
+        if path in self.entries:
+            del self.entries[path]
+            del self._order[bisect_left(self._order, path)]
+
+    def _put(self, path: str, entry: Entry) -> None:
+        if path not in self.entries:
+            insort(self._order, path)
+        self.entries[path] = entry

@@ -13,12 +13,17 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
-from topo_agent.synthesis.nodes import NODES_AT_MOST, Items, Map, Node, Scalar, Wrong
+from topo_agent.synthesis.nodes import DEPTH_AT_MOST, NODES_AT_MOST, WORD_AT_MOST, Items, Map, Node, Scalar, Wrong
 
 _PARAMETER = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)([+-][0-9]{1,6})?\)", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})", re.ASCII)
 _ROWS_AT_MOST = 4096
 _INSIDE_AT_MOST = 8
+_LETTERS_AT_MOST = 8 << 20  # of all texts that parameters make
+_NEAR_AT_MOST = (
+    64,
+    1000,
+)  # letters and words: difflib's worst case is cubic in the one, and it looks at all of the other
 _CALL = ("use", "make", "each", "with")
 
 Arguments = Mapping[str, Node]
@@ -41,11 +46,24 @@ class _Maker:
         self.stack: list[str] = []
         self.calls: tuple[int, ...] = ()  # the lines from which the template that is being filled in was used
         self.count = 0
+        self.letters = 0
+        self.depth = 0
 
     def node(self, node: Node, arguments: Arguments | None, field: str) -> Node:
-        self.count += 1
+        self._more(1, node.lines + self.calls, field)
+        self.depth += 1
+        if self.depth > 2 * DEPTH_AT_MOST:  # each template is as deep as a description, and they hold each other
+            raise Wrong(node.lines + self.calls, field, f"templates nest more than {2 * DEPTH_AT_MOST} deep")
+        made = self._node(node, arguments, field)
+        self.depth -= 1
+        return made
+
+    def _more(self, count: int, lines: tuple[int, ...], field: str) -> None:
+        self.count += count
         if self.count > NODES_AT_MOST:
-            raise Wrong(node.lines + self.calls, field, f"templates make more than {NODES_AT_MOST} values")
+            raise Wrong(lines, field, f"templates make more than {NODES_AT_MOST} values")
+
+    def _node(self, node: Node, arguments: Arguments | None, field: str) -> Node:
         if isinstance(node, Scalar):
             return self.scalar(node, arguments, field)
         lines = node.lines + self.calls
@@ -84,7 +102,7 @@ class _Maker:
                 raise Wrong(lines, field, f"{found[0]}: {value.text[:40]!r} is no number to count from")
             return str(int(value.text) + int(found[2]))
 
-        text = _PARAMETER.sub(said, node.text)
+        text = self.joined(_PARAMETER.sub(said, node.text) if self.short(node, arguments) else None, lines, field)
         if "$(" in text:
             raise Wrong(lines, field, f"{node.text[:40]!r}: expected $(name), or $(name+1)")
         return Scalar(text, node.plain, lines)
@@ -92,7 +110,33 @@ class _Maker:
     def argument(self, name: str, arguments: Arguments, lines: tuple[int, ...], field: str) -> Node:
         if name not in arguments:
             raise Wrong(lines, field, f"$({name}) has no value{near(name, arguments)}")
-        return arguments[name]
+        value = arguments[name]
+        # One node in many places is small here, and as large as all of them to whoever goes through the tree.
+        todo: list[tuple[Node, int]] = [(value, self.depth)]
+        while todo:
+            node, depth = todo.pop()
+            self._more(1, lines, field)
+            if depth > 2 * DEPTH_AT_MOST:
+                raise Wrong(lines, field, f"templates nest more than {2 * DEPTH_AT_MOST} deep")
+            if not isinstance(node, Scalar):
+                below = node.items if isinstance(node, Items) else node.entries.values()
+                todo.extend((one, depth + 1) for one in below)
+        return value
+
+    @staticmethod
+    def short(node: Scalar, arguments: Arguments) -> bool:
+        """Whether the text stays within WORD_AT_MOST: asked before it is made, a thousand times as long maybe."""
+        values = (arguments.get(found[1]) for found in _PARAMETER.finditer(node.text))
+        return sum(len(one.text) for one in values if isinstance(one, Scalar)) <= WORD_AT_MOST
+
+    def joined(self, text: str | None, lines: tuple[int, ...], field: str) -> str:
+        """The text with its parameters filled in, if it and all of them together are of a sane length."""
+        if text is None or len(text) > WORD_AT_MOST:
+            raise Wrong(lines, field, f"parameters make a text of more than {WORD_AT_MOST} characters")
+        self.letters += len(text)
+        if self.letters > _LETTERS_AT_MOST:
+            raise Wrong(lines, field, f"parameters make more than {_LETTERS_AT_MOST >> 20} MiB of text")
+        return text
 
     def call(self, item: Map, arguments: Arguments | None, field: str) -> Iterator[Node]:
         lines = item.lines + self.calls
@@ -142,6 +186,7 @@ class _Maker:
         count = next(iter(lengths.values()), 1)
         if count > _ROWS_AT_MOST:
             raise Wrong(lines, f"{field}.each", f"more than {_ROWS_AT_MOST} rows")
+        self._more(count * (1 + len(constant) + len(lists)), lines, field)
         return [
             {"index": Scalar(str(row), True, lines), **constant, **{key: nodes[row] for key, nodes in lists.items()}}
             for row in range(count)
@@ -162,12 +207,16 @@ class _Maker:
         found = _RANGE.fullmatch(node.text) if isinstance(node, Scalar) else None
         if not found or not 0 <= int(found[2]) - int(found[1]) < _ROWS_AT_MOST:
             raise Wrong(node.lines, field, "expected a list, or a range such as 0-7")
+        self._more(int(found[2]) - int(found[1]) + 1, node.lines, field)
         return tuple(Scalar(str(number), True, node.lines) for number in range(int(found[1]), int(found[2]) + 1))
 
 
 def near(word: str, known: Mapping[str, object] | frozenset[str] | tuple[str, ...]) -> str:
     """`"; did you mean 'ports'?"`, or nothing."""
-    found = difflib.get_close_matches(word, sorted(known), n=1)
+    letters, words = _NEAR_AT_MOST
+    if len(word) > letters or len(known) > words:
+        return ""
+    found = difflib.get_close_matches(word, sorted(one for one in known if len(one) <= letters), n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

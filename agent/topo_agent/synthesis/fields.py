@@ -123,7 +123,7 @@ class Value:
 
     def cpus(self) -> tuple[int, ...]:
         """CPUs in the order in which they are written: `0-3,8` -> (0, 1, 2, 3, 8), `0-12:1/4` -> (0, 4, 8, 12)."""
-        found: list[int] = []
+        found: dict[int, None] = {}
         text = self.node.text if isinstance(self.node, Scalar) else "?"
         for part in text.split(",") if text and not self.null else ():
             matched = _RANGE.fullmatch(part.strip())
@@ -133,10 +133,11 @@ class Value:
             used, group = int(matched[3] or 1), int(matched[4] or 1)
             if not first <= last < CPUS_AT_MOST or not 0 < used <= group:
                 raise self.wrong(f"{part.strip()} is no range of CPUs below {CPUS_AT_MOST}")
-            found += [cpu for cpu in range(first, last + 1) if (cpu - first) % group < used]
-        twice = next((cpu for cpu in found if found.count(cpu) > 1), None) if len(set(found)) < len(found) else None
-        if twice is not None:
-            raise self.wrong(f"CPU {twice} is there twice")
+            more = [cpu for cpu in range(first, last + 1) if (cpu - first) % group < used]
+            twice = next((cpu for cpu in more if cpu in found), None)
+            if twice is not None:
+                raise self.wrong(f"CPU {twice} is there twice")
+            found.update(dict.fromkeys(more))
         return tuple(found)
 
     def items(self) -> tuple[Value, ...]:

@@ -9,6 +9,10 @@ from topo_agent.ids import PciAddress
 from topo_agent.synthesis.fields import Place
 from topo_agent.synthesis.functions import NOWHERE, Function, Root, Vfs
 
+FUNCTIONS_AT_MOST = 16_384
+ROOTS_AT_MOST = 1024
+GPUS_AT_MOST = 256  # drivers say of every two how they are connected
+
 
 @dataclass(kw_only=True)
 class Placed:
@@ -46,6 +50,7 @@ class Layout:
     functions: dict[PciAddress, Placed] = field(default_factory=dict)
     bridges: list[Bridge] = field(default_factory=list)
     names: dict[str, Placed] = field(default_factory=dict)
+    places: dict[str, Placed] = field(default_factory=dict)  # by address as it is written
 
     def of(self, kind: str) -> Iterator[Placed]:
         """The functions of one kind in bus order, without virtual ones."""
@@ -74,6 +79,8 @@ class _Maker:
         node = above.node if above is not None and root.node == NOWHERE else root.node
         bridge = Bridge(path=path, domain=root.domain, bus=root.bus, last=root.bus, node=node)
         self.found.bridges.append(bridge)
+        if len(self.found.bridges) > ROOTS_AT_MOST:
+            raise root.place.wrong(f"more than {ROOTS_AT_MOST} roots")
         bridge.last = self.bus(root.below, root.domain, root.bus, path, above, (path, node), first=1)
         for other in self.found.bridges:
             if (
@@ -152,11 +159,17 @@ class _Maker:
         if made.address in self.found.functions:
             raise place.wrong(f"two functions at {made.address}")
         self.found.functions[made.address] = made
+        if len(self.found.functions) > FUNCTIONS_AT_MOST:
+            raise place.wrong(f"more than {FUNCTIONS_AT_MOST} functions")
 
     def name(self) -> None:
         """Names of functions: those given, and gpu0, nic0, … for the others of each kind in bus order."""
         found = self.found
         found.functions = dict(sorted(found.functions.items()))
+        found.places = {str(at): one for at, one in found.functions.items()}
+        gpus = [*found.of("gpu")]
+        if len(gpus) > GPUS_AT_MOST:
+            raise gpus[GPUS_AT_MOST].spec.place.wrong(f"more than {GPUS_AT_MOST} GPUs")
         for one in found.functions.values():
             given = one.spec.name
             if given is not None and one.physfn is None:

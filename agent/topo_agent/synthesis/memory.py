@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from topo_agent.ids import CpuSet, cpulist
@@ -74,9 +75,9 @@ def read(value: Value, packages: int) -> Numa:
         possible=cpulist(possible.cpus()) if possible else None,
         place=value.place,
     )
-    twice = next((node for node in found.every if found.every.count(node) > 1), None)
-    if twice is not None:
-        raise value.wrong(f"node {twice} is there twice")
+    if len(found.every) > len(set(found.every)):
+        counts = Counter(found.every)
+        raise value.wrong(f"node {next(node for node in found.every if counts[node] > 1)} is there twice")
     if len(found.every) > _NODES_AT_MOST:
         raise value.wrong(f"more than {_NODES_AT_MOST} nodes")
     return (
@@ -88,13 +89,18 @@ def read(value: Value, packages: int) -> Numa:
 
 def _ids(said: Fields, packages: int) -> tuple[tuple[int, ...], tuple[CpuSet, ...] | None]:
     lists, nodes, named = said.get("cpus"), said.get("nodes"), said.get("ids")
-    cpus = tuple(frozenset(one.cpus()) for one in lists.items()) if lists else None
-    if lists and cpus:
+    cpus: tuple[CpuSet, ...] | None = None
+    if lists:
         seen: set[int] = set()
-        for listed, one in zip(lists.items(), cpus, strict=True):
+        for listed in lists.items():  # told at the first that repeats: each word may stand for thousands
+            one = frozenset(listed.cpus())
             if seen & one:
                 raise listed.wrong(f"CPU {min(seen & one)} is in another node already")
             seen |= one
+            cpus = (*(cpus or ()), one)
+            if len(cpus) > _NODES_AT_MOST:
+                raise lists.wrong(f"more than {_NODES_AT_MOST} nodes")
+        cpus = cpus or ()
     ids = tuple(one.count(0, _NODES_AT_MOST - 1) for one in named.items()) if named else None
     count = nodes.count(1, _NODES_AT_MOST) if nodes else len(ids or cpus or range(packages))
     ids = ids or tuple(range(count))

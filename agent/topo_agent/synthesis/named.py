@@ -9,7 +9,7 @@ from topo_agent.synthesis.layout import Layout, Placed
 
 def named(layout: Layout, name: str, place: Place, kind: str = "gpu") -> Placed:
     """The function of a name or an address; Wrong where there is none, or it is of another kind."""
-    found = layout.names.get(name) or next((one for at, one in layout.functions.items() if str(at) == name), None)
+    found = layout.names.get(name) or layout.places.get(name)
     if found is None:
         raise place.wrong(f"there is no function {name!r}{near(name, layout.names)}")
     if kind and (found.spec.kind != kind or found.physfn is not None):

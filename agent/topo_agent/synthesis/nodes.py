@@ -16,6 +16,7 @@ BYTES_AT_MOST = 256 << 10  # the longest description of a machine known has 8 Ki
 NODES_AT_MOST = 200_000
 DEPTH_AT_MOST = 32
 WORD_AT_MOST = 4096
+_TOLD_AT_MOST = 400
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML was built with libyaml
@@ -32,7 +33,12 @@ class Wrong(Exception):
     def __str__(self) -> str:
         used = "".join(f", used at line {line}" for line in self.lines[1:])
         where = f"line {self.lines[0]}{used}: " if self.lines else ""
-        return f"{where}{self.field + ': ' if self.field else ''}{self.args[0]}"
+        return f"{where}{_clipped(self.field) + ': ' if self.field else ''}{_clipped(str(self.args[0]))}"
+
+
+def _clipped(text: str) -> str:
+    """Names are as long as their writer likes, and stand inside each other; a message is one line to read."""
+    return text if len(text) <= _TOLD_AT_MOST else f"{text[: _TOLD_AT_MOST // 2]}…{text[-_TOLD_AT_MOST // 2 :]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,8 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _REASONS = ("not_supported", "not_permitted", "driver_error", "timeout")
 _FABRIC = ("state", "status", "uuid", "clique", "health_mask", "health_summary")
 _PLATFORM = ("ib_guid", "chassis_serial", "slot", "tray", "host_id", "peer_type", "module_id")
+
+_NUMBER = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,16}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,8 @@ def read(value: Value) -> Nvidia:
 
 def _texts(value: Value, known: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     said = value.fields(*known)
+    if value.has("clique"):  # the one of them that is a number whatever is written
+        said["clique"].count(0, (1 << 32) - 1)
     return tuple((key, said[key].text()) for key in known if value.has(key))
 
 
@@ -158,7 +163,7 @@ def _fabric(spec: Nvidia) -> Json:
 
 
 def _plain(text: str) -> Json:
-    return int(text, 0) if text.isdigit() or text.startswith("0x") else text
+    return int(text, 16 if text.startswith("0x") else 10) if _NUMBER.fullmatch(text) else text
 
 
 def write(tree: Tree, layout: Layout, spec: Nvidia, memories: Mapping[str, int]) -> None:

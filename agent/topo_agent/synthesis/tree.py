@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 from topo_agent.host.paper import Entry, Failure, Link
 from topo_agent.ids import cpulist
+from topo_agent.synthesis.nodes import Wrong
+
+ENTRIES_AT_MOST = 500_000  # the largest machine that a description may have, 8192 CPUs, has 160,000
+TEXT_AT_MOST = 256 << 20  # as host/archive.py
 
 
 class Tree:
@@ -17,19 +21,30 @@ class Tree:
         self.name = name
         self.possible = possible  # how many CPUs there may be: so long is every mask
         self.entries: dict[str, Entry] = {}
+        self._letters = 0
+        self._masks: dict[frozenset[int], tuple[str, str]] = {}  # thousands of CPUs have a few sets of neighbours
 
     def write(self, directory: str, **files: str | int | None) -> None:
         """Attributes, each with the line end that the kernel prints; None is no such file."""
         for name, text in files.items():
             if text is not None:
-                self.entries[f"{directory}/{name}"] = f"{text}\n"
+                self._put(f"{directory}/{name}", f"{text}\n")
 
     def text(self, path: str, text: str) -> None:
         """A file as it is."""
-        self.entries[path] = text
+        self._put(path, text)
+
+    def _put(self, path: str, entry: Entry) -> None:
+        """A page of text can describe more than any machine has, a count of interrupts in a range of roots for one."""
+        self.entries[path] = entry
+        self._letters += len(path) + (len(entry) if isinstance(entry, str) else 0)
+        if len(self.entries) > ENTRIES_AT_MOST or self._letters > TEXT_AT_MOST:
+            raise Wrong(
+                (), "", f"this machine has more than {ENTRIES_AT_MOST} files, or {TEXT_AT_MOST >> 20} MiB of them"
+            )
 
     def fail(self, path: str, number: int) -> None:
-        self.entries[path] = Failure(number)
+        self._put(path, Failure(number))
 
     def directory(self, path: str) -> None:
         self.entries.setdefault(path, None)
@@ -38,12 +53,15 @@ class Tree:
         """fs/kernfs/symlink.c: up to a directory above both, never to the target itself, and down again."""
         head, _, name = target.rpartition("/")
         up = posixpath.relpath(head, posixpath.dirname(path))
-        self.entries[path] = Link(name if up == "." else f"{up}/{name}")
+        self._put(path, Link(name if up == "." else f"{up}/{name}"))
 
     def cpus(self, directory: str, mask: str, listed: str, cpus: Iterable[int]) -> None:
         """A mask and a list of the same CPUs."""
         told = frozenset(cpus)
-        self.write(directory, **{mask: self.mask(told), listed: cpulist(told)})
+        if told not in self._masks:
+            self._masks[told] = self.mask(told), cpulist(told)
+        bits, ranges = self._masks[told]
+        self.write(directory, **{mask: bits, listed: ranges})
 
     def mask(self, cpus: Iterable[int]) -> str:
         """lib/vsprintf.c bitmap_string: 32 bits in each group, the first as long as the rest needs."""
