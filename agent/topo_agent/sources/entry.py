@@ -67,6 +67,10 @@ class Entry:
             self._unknown.pop(field, None)
         return value
 
+    def offered(self, name: str, parse: Callable[[str], T], field: str | None = None) -> T | None:
+        """`want` for a file that only some have: where it is not listed nothing is asked, and nothing is unknown."""
+        return self.want(name, parse, field) if self.has(name) else None
+
     def follow(self, name: str, parse: Callable[[str], T], field: str) -> T | None:
         """What a link that was listed means, by its last component; None leaves its reason in `unknown`."""
         path = f"{self.path}/{name}"

@@ -47,11 +47,11 @@ def _netdev(name: str, entry: Entry) -> Netdev:
         name=name,
         function=function_in(entry.path) or _function_of_link(entry),
         kind=event.get("DEVTYPE"),
-        link_type=_optional(entry, "type"),
-        port=_optional(entry, "dev_port"),
+        link_type=entry.offered("type", parse.count),
+        port=entry.offered("dev_port", parse.count),
         switch_id=_answer(entry, "phys_switch_id"),
         port_name=_answer(entry, "phys_port_name"),
-        address=entry.want("address", _address, "uid") if entry.has("address") else None,
+        address=entry.offered("address", _address, "uid"),
         lower=tuple(one.removeprefix("lower_") for one in entry.names() if one.startswith("lower_")),
         other_bus=entry.has("device") and function_in(entry.path) is None and _function_of_link(entry) is None,
         unknown=entry.unknown,
@@ -75,10 +75,6 @@ def _state(entry: Entry) -> NetdevState:
         bits_per_second=speed * _MEGABIT if speed is not None and speed > 0 else None,
         mtu=entry.now("mtu", parse.count) if entry.has("mtu") else None,
     )
-
-
-def _optional(entry: Entry, name: str) -> int | None:
-    return entry.want(name, parse.count) if entry.has(name) else None
 
 
 def _answer(entry: Entry, name: str) -> str | None:

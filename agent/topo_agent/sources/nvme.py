@@ -62,25 +62,21 @@ def _controller(name: str, entry: Entry, shared: tuple[str, ...], blocks: Collec
     return Nvme(
         name=name,
         function=function,
-        transport=_optional(entry, "transport"),
+        transport=entry.offered("transport", parse.clean) or None,
         namespaces=tuple(sorted({*own, *shared})),
         path_names=paths,
         model=_told(entry, "model", "model"),
         serial=_told(entry, "serial", "uid"),
-        firmware=_optional(entry, "firmware_rev"),
-        subsystem=_optional(entry, "subsysnqn"),
+        firmware=entry.offered("firmware_rev", parse.clean) or None,
+        subsystem=entry.offered("subsysnqn", parse.clean) or None,
         remote=remote,
         unknown=entry.unknown,
     )
 
 
-def _optional(entry: Entry, name: str) -> str | None:
-    return (entry.want(name, parse.clean) or None) if entry.has(name) else None
-
-
 def _told(entry: Entry, name: str, field: str) -> str | None:
     """What a drive says of itself, blanks left out; one that says nothing is no file that fails."""
-    word = entry.want(name, parse.clean, field) if entry.has(name) else None
+    word = entry.offered(name, parse.clean, field)
     if word == "":
         entry.say_unknown(field, Unknown.FIRMWARE_SILENT)
     return word or None

@@ -126,9 +126,9 @@ def _pair(entry: Entry, word: str | None, first: str, second: str) -> tuple[int 
 
 def _sriov(entry: Entry) -> tuple[int | None, int | None]:
     """How many VFs there can be, and how many there are. One field of the document: either file can fail it."""
-    total = entry.want("sriov_totalvfs", parse.count, "sriov") if entry.has("sriov_totalvfs") else None
+    total = entry.offered("sriov_totalvfs", parse.count, "sriov")
     reason = dict(entry.unknown).get("sriov")
-    enabled = entry.want("sriov_numvfs", parse.count, "sriov") if entry.has("sriov_numvfs") else None
+    enabled = entry.offered("sriov_numvfs", parse.count, "sriov")
     if reason is not None:
         entry.say_unknown("sriov", reason)
     return total, enabled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
@@ -40,22 +39,18 @@ def read(host: Host, notes: Notes) -> Found:
 
 
 def _device(name: str, entry: Entry, numbers: list[int]) -> RdmaDevice:
-    parent = _optional(entry, "parent", parse.clean) or None
+    parent = entry.offered("parent", parse.clean) or None
     return RdmaDevice(
         name=name,
         function=None if parent else function_in(entry.path),  # before 5.12 rxe hung below the function of its NIC
-        node_guid=_optional(entry, "node_guid", guid, "uid"),
-        board_guid=_optional(entry, "sys_image_guid", guid),
-        board_id=_optional(entry, "board_id", parse.clean) or None,
-        firmware=_optional(entry, "fw_ver", parse.clean) or None,
+        node_guid=entry.offered("node_guid", guid, "uid"),
+        board_guid=entry.offered("sys_image_guid", guid),
+        board_id=entry.offered("board_id", parse.clean) or None,
+        firmware=entry.offered("fw_ver", parse.clean) or None,
         ports=tuple(_port(entry, number) for number in numbers),
         parent=parent,
         unknown=entry.unknown,
     )
-
-
-def _optional(entry: Entry, name: str, read: Callable[[str], str | None], field: str | None = None) -> str | None:
-    return entry.want(name, read, field) if entry.has(name) else None
 
 
 def _port(entry: Entry, number: int) -> RdmaPort:
