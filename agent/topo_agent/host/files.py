@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 import stat
 
-BYTES_AT_MOST = 4 << 20
-
 
 class Unreadable(Exception):
     """One line that names the file and what was expected."""
 
 
-def text(path: str, expected: str) -> str:
-    """The text of a regular file; `expected` says what it should have been: "an overlay (YAML)"."""
+def text(path: str, expected: str, most: int = 4 << 20) -> str:
+    """The text of a regular file of `most` bytes; `expected` says what it should have been: "an overlay (YAML)"."""
     try:
+        # O_NONBLOCK: a FIFO must not wait for somebody who writes.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise Unreadable(f"{path}: expected {expected}, and this is no file")
-            raw = file.read(BYTES_AT_MOST + 1)
+            raw = file.read(most + 1)
     except OSError as error:
         raise Unreadable(f"{path}: expected {expected}; {error.strerror}") from None
-    if len(raw) > BYTES_AT_MOST:
-        raise Unreadable(f"{path}: expected {expected}, and this is larger than {BYTES_AT_MOST >> 20} MiB")
+    if len(raw) > most:
+        raise Unreadable(f"{path}: expected {expected} of at most {most >> 10} KiB")
     try:
         return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise Unreadable(f"{path}: expected {expected}, and this is no UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{path}: expected {expected}; byte {error.start} is not UTF-8") from None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
 
-from topo_agent.host import BadSource
+from topo_agent.host import BadSource, files
 from topo_agent.synthesis import amd, edits, memory, nvidia, parts, stacked, wiring
 from topo_agent.synthesis.amd import Amd
 from topo_agent.synthesis.cpus import Cpus
@@ -52,20 +50,9 @@ class Description:
 def load(path: str) -> str:
     """The text of a file; BadSource where there is none, or too much of it."""
     try:
-        # O_NONBLOCK: a FIFO must not wait for somebody who writes.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb", closefd=True) as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise BadSource(f"{path}: expected a description (YAML), and this is no file")
-            data = file.read(BYTES_AT_MOST + 1)
-    except OSError as error:
-        raise BadSource(f"{path}: cannot open this description: {error.strerror}") from None
-    if len(data) > BYTES_AT_MOST:
-        raise BadSource(f"{path}: a description has at most {BYTES_AT_MOST >> 10} KiB")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadSource(f"{path}: expected YAML; byte {error.start} is not UTF-8") from None
+        return files.text(path, "a description (YAML)", BYTES_AT_MOST)
+    except files.Unreadable as error:
+        raise BadSource(str(error)) from None
 
 
 def described(text: str, file: str = "description") -> Description:
