@@ -18,7 +18,7 @@ class Hop(NamedTuple):
     ref: Ref
     device: Device | None
     bytes_per_second: int | None  # at most
-    now_bytes_per_second: int | None
+    now_bytes_per_second: int | None  # None without a maximum too: an emulated port tells neither
 
 
 class Sharers(NamedTuple):
@@ -31,7 +31,8 @@ class Sharers(NamedTuple):
 class Explanation(NamedTuple):
     path: Path
     hops: tuple[Hop, ...]  # from a to b, both included
-    narrowest: Hop | None
+    narrowest: Hop | None  # at most
+    narrowest_now: Hop | None  # of those that tell; it may be another one
     sharers: Sharers | None
     unknown: tuple[str, ...]
 
@@ -42,12 +43,15 @@ def between(topology: Topology, one: Device, other: Device) -> Explanation:
     path = paths.between(one, other)
     via = path.via if path.a == one.ref else path.via[::-1]
     hops = tuple(_hop(topology, paths, ref) for ref in (one.ref, *via, other.ref))
-    linked = [hop for hop in hops if hop.device is not None and _is_on_the_way(topology, hop, one, other)]
+    # The link above the deepest common bridge is not used: the way turns round below it.
+    both = {one.ref, *topology.ancestors(one.ref)} & {other.ref, *topology.ancestors(other.ref)}
+    linked = [hop for hop in hops if hop.device is not None and hop.ref not in both]
     narrowest = next((hop for hop in linked if paths.link_end(hop.ref) == path.bottleneck), None)
     return Explanation(
         path=path,
         hops=hops,
         narrowest=narrowest,
+        narrowest_now=_narrowest_now(linked),
         sharers=None if narrowest is None else _sharers(topology, paths, narrowest),
         unknown=tuple(_unknown(path, linked)),
     )
@@ -69,14 +73,15 @@ def _hop(topology: Topology, paths: Paths, ref: Ref) -> Hop:
     linked = topology.device(end)
     states = dict(topology.links_now)
     now = states.get(end) or (states.get(linked.parent) if linked and linked.parent else None)
-    return Hop(ref, device, paths.rate(ref), of_lanes(now.gts, now.width) if now else None)
+    rate = paths.rate(ref)
+    return Hop(ref, device, rate, of_lanes(now.gts, now.width) if now and rate is not None else None)
 
 
-def _is_on_the_way(topology: Topology, hop: Hop, one: Device, other: Device) -> bool:
-    """The link above the deepest common bridge is not used: the way turns round below it."""
-    below = {ref for end in (one.ref, other.ref) for ref in (end, *topology.ancestors(end))}
-    both = {one.ref, *topology.ancestors(one.ref)} & {other.ref, *topology.ancestors(other.ref)}
-    return hop.ref in below and hop.ref not in both
+def _narrowest_now(linked: list[Hop]) -> Hop | None:
+    """Above a root or downstream port is no link of its own (graph/paths)."""
+    links = (hop for hop in linked if hop.device and hop.device.role not in ("root_port", "downstream_port"))
+    rates = {(hop.now_bytes_per_second, hop.ref): hop for hop in links if hop.now_bytes_per_second is not None}
+    return rates[min(rates)] if rates else None
 
 
 def _sharers(topology: Topology, paths: Paths, narrowest: Hop) -> Sharers:

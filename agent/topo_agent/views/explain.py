@@ -30,7 +30,7 @@ def between(topology: Topology, said: Explanation, width: int) -> str:
         "",
         *(f"  {_hop(topology, hop, called)}" for hop in said.hops),
         "",
-        *_bandwidth(topology, said, called),
+        *_bandwidth(said, called),
         *(f"not known: {one}" for one in said.unknown),
     ]
     return "\n".join(fit(line, width) for line in lines) + "\n"
@@ -44,15 +44,9 @@ def _hop(topology: Topology, hop: Hop, called: dict[Ref, str]) -> str:
         text += f" · {link_name(hop.device.link.max_gts, hop.device.link.max_width)}"
     if hop.bytes_per_second is not None:
         text += f" · {byte_rate(hop.bytes_per_second)}"
-    now = _now(hop)
-    if now is not None and now != hop.bytes_per_second:
-        text += f", now {byte_rate(now)}"
+    if hop.now_bytes_per_second is not None and hop.now_bytes_per_second != hop.bytes_per_second:
+        text += f", now {byte_rate(hop.now_bytes_per_second)}"
     return text
-
-
-def _now(hop: Hop) -> int | None:
-    """What its link does now; nothing without a maximum, which an emulated port has not: both would be made up."""
-    return None if hop.bytes_per_second is None else hop.now_bytes_per_second
 
 
 def _name(topology: Topology, ref: Ref, called: dict[Ref, str]) -> str:
@@ -65,31 +59,20 @@ def _name(topology: Topology, ref: Ref, called: dict[Ref, str]) -> str:
     return f"{str(device.address).removeprefix('0000:')} {word} {title}{' ' + own if own else ''}"
 
 
-def _bandwidth(topology: Topology, said: Explanation, called: dict[Ref, str]) -> Iterator[str]:
+def _bandwidth(said: Explanation, called: dict[Ref, str]) -> Iterator[str]:
     if said.narrowest is None or said.narrowest.bytes_per_second is None:
         yield "narrowest link: not known"
         return
     at_best = said.narrowest.bytes_per_second
-    now, where = _narrowest_now(topology, said) or (at_best, said.narrowest.ref)
-    slower = f"; now above {where.key}, {byte_rate(now)}" if now < at_best else ""
+    now = said.narrowest_now
+    slower = ""
+    if now is not None and now.now_bytes_per_second is not None and now.now_bytes_per_second < at_best:
+        slower = f"; now above {now.ref.key}, {byte_rate(now.now_bytes_per_second)}"
     yield f"narrowest link: above {said.narrowest.ref.key}, {byte_rate(at_best)} (estimate){slower}"
     if said.sharers and len(said.sharers.devices) > 1:
         shared = " ".join(called[ref] for ref in said.sharers.devices)
         ratio = "" if said.sharers.ratio is None else f", {said.sharers.ratio:.1f} times what it carries"
         yield f"shared by: {shared}{ratio}"
-
-
-def _narrowest_now(topology: Topology, said: Explanation) -> tuple[int, Ref] | None:
-    """The slowest link on the way as it runs now, of those that tell: it may be another than at best."""
-    mine, yours = ({ref, *topology.ancestors(ref)} for ref in (said.path.a, said.path.b))
-    # The way turns round below what both have above them, and above these ports is no link (graph/paths).
-    links = (
-        hop
-        for hop in said.hops
-        if hop.device and hop.ref not in mine & yours and hop.device.role not in ("root_port", "downstream_port")
-    )
-    rates = ((now, hop.ref) for hop in links if (now := _now(hop)) is not None)
-    return min(rates, default=None)
 
 
 def near(topology: Topology, one: Device, paths: Sequence[Path]) -> str:
@@ -124,7 +107,7 @@ def as_data(said: Explanation) -> dict[str, Json]:
             {
                 "id": str(hop.ref),
                 "max_bytes_per_second": hop.bytes_per_second,
-                "now_bytes_per_second": _now(hop),
+                "now_bytes_per_second": hop.now_bytes_per_second,
             }
         )
         for hop in said.hops
