@@ -300,6 +300,21 @@ def test_verdicts(
     assert Where((one,), "a test", certain=True).well is well
 
 
+def test_the_far_side_of_a_card_on_two_sockets_is_far() -> None:
+    """Socket Direct exists so that each socket uses its own function (traps 80: one card in two domains)."""
+    files = two_sockets()
+    for domain, node, name in (("0003", 0, "mlx5_0"), ("0033", 1, "mlx5_1")):
+        files |= put(f"pci{domain}:00/00:00.0/01:00.0", node=node, verbs=name, board="0200:0000:0000:0009")
+        files |= put(f"pci{domain[:3]}4:00/00:00.0/01:00.0", NVIDIA, node=node)
+    graph = topology(files)
+    gpu = place(graph, "0004:01:00.0")
+    verdicts = [
+        judge(graph, [gpu], cpus=NEAR, memory=NODE0, rdma=(name,), choices=pairs(graph))[0].nics
+        for name in ("mlx5_0", "mlx5_1")
+    ]
+    assert verdicts == ["aligned", "misaligned"]
+
+
 def test_each_gpu_for_itself() -> None:
     graph = box()
     gpus = [place(graph, f"0000:{bus:02x}:00.0") for bus in BUSES]

@@ -125,7 +125,7 @@ def _command(topology: Topology, gpu: Device, near: CpuSet, *, by_node: bool) ->
 
 def _near_rdma(topology: Topology, choice: Choice | None) -> set[str]:
     local = choice.local if choice else ()
-    return {name for one in local for ref in one.card.functions for name in _names(topology, ref)}
+    return {name for one in local for ref in one.nearest for name in _names(topology, ref)}
 
 
 def _names(topology: Topology, ref: Ref) -> tuple[str, ...]:
