@@ -31,10 +31,11 @@ from tests.paper import (
 )
 from topo_agent import cli as program
 from topo_agent.graph.build import build
+from topo_agent.graph.chosen import gpus_of
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.pairing import pairs
 from topo_agent.graph.topology import Topology
-from topo_agent.graph.where import Judged, Where, gpus_of, judge
+from topo_agent.graph.where import Judged, Where, judge
 from topo_agent.host import Json, Unavailable, process
 from topo_agent.host.paper import PaperHost
 from topo_agent.ids import CpuSet, cpulist

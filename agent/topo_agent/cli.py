@@ -348,7 +348,7 @@ def where(look: Look, pid: int | None, form: str) -> None:
 
     Status 1 is the answer that it could be bound better.
     """
-    from topo_agent.graph import pairing
+    from topo_agent.graph import chosen, pairing
     from topo_agent.graph import where as binding
     from topo_agent.host import Unavailable, process
     from topo_agent.sources import binding as source
@@ -361,7 +361,7 @@ def where(look: Look, pid: int | None, form: str) -> None:
         found = source.read(_host(None), process.ask(pid or os.getppid()))
     except (Unavailable, ValueError, OSError) as error:
         raise CouldNot(f"process {pid or os.getppid()}: {error}") from None
-    gpus, how, certain = binding.gpus_of(
+    gpus, how, certain = chosen.gpus_of(
         topology, opened=found.opened, visible=found.visible, asked=found.asked, pci_order=found.pci_order
     )
     uverbs = dict(found.uverbs)
