@@ -195,6 +195,9 @@ def dump(
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
     if p2p is not None and form != "matrix":
         raise click.UsageError("--p2p is a matrix: give -f matrix with it")
+    if device is not None and form == "matrix":
+        raise click.UsageError("the matrix is of the whole machine: -f matrix takes no DEVICE")
+    chosen = _kinds(kinds) if form == "matrix" else []
     topology, _ = _machine(look, caches=caches)
     start = None if device is None else _find(topology, device)
     if form == "tree":
@@ -210,11 +213,9 @@ def dump(
             diagnostics=0 if look.quiet else DIAGNOSTICS_AT_MOST,
         )
     elif form == "matrix":
-        if device is not None:
-            raise click.UsageError("the matrix is of the whole machine: -f matrix takes no DEVICE")
         from topo_agent.views.matrix import matrix, peer_access
 
-        text = matrix(topology, _kinds(kinds)) if p2p is None else peer_access(topology, p2p)
+        text = matrix(topology, chosen) if p2p is None else peer_access(topology, p2p)
     else:
         text = _document(topology, form, start)
     _give(text, look.output)

@@ -10,6 +10,9 @@ TEXT_LIMIT = 64 * 1024
 """Bytes read of one file unless the caller asks for fewer: a sysfs attribute is at most a page,
 and a list of CPUs or a /proc file that matters here is shorter than this."""
 
+LINKS_AT_MOST = 40
+"""Links followed on the way to one file, as the kernel: fs/namei.c MAXSYMLINKS."""
+
 DOCUMENT_LIMIT = 16 << 20
 """Bytes of one document: the answers of a driver for eight GPUs are some 100 KiB."""
 

@@ -8,12 +8,21 @@ import os
 import stat
 from collections import deque
 
-from topo_agent.host import DOCUMENT_LIMIT, TEXT_LIMIT, BadSource, Json, Source, Unavailable, Watch, checked
+from topo_agent.host import (
+    DOCUMENT_LIMIT,
+    LINKS_AT_MOST,
+    TEXT_LIMIT,
+    BadSource,
+    Json,
+    Source,
+    Unavailable,
+    Watch,
+    checked,
+)
 
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 # O_NONBLOCK: opening a FIFO that somebody put into a root directory must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_LINKS_AT_MOST = 40  # as the kernel: fs/namei.c MAXSYMLINKS
 
 # One of these is there wherever the NVIDIA driver is loaded, in a container too: elsewhere no process is started.
 _NVIDIA = ("/proc/driver/nvidia", "/dev/nvidiactl", "/sys/module/nvidia")
@@ -175,7 +184,7 @@ class LiveHost:
                 walked.append(part)
                 continue
             links += 1
-            if links > _LINKS_AT_MOST:
+            if links > LINKS_AT_MOST:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             if target.startswith("/"):
                 walked.clear()

@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topo_agent.host import TEXT_LIMIT, Json, Source, Unavailable, checked
+from topo_agent.host import LINKS_AT_MOST, TEXT_LIMIT, Json, Source, Unavailable, checked
 
-LINKS_AT_MOST = 40  # as the kernel: fs/namei.c MAXSYMLINKS
 PATH_AT_MOST = 1024  # the longest of a recorded machine has 216 characters
 PARTS_AT_MOST = 64
 ENTRIES_AT_MOST = 2_000_000  # with the directories above them, of which one path may name sixty
