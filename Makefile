@@ -13,7 +13,7 @@ KEY := $(firstword $(shell { cat pyproject.toml; pwd; "$(PYTHON)" --version; } 2
 RUNTIME := .venv/runtime-$(KEY)
 DEV := .venv/dev-$(KEY)
 PIP := .venv/bin/python -m pip --disable-pip-version-check --quiet
-PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 8
+PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile

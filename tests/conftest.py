@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
 
 
 @pytest.fixture(scope="session")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`tree("dgx-a100")`: the root directory of a recorded machine, unpacked once for all workers."""
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run have in common."""
     base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # what the workers of this run have in common
-    return lambda name: machines.tree(name, base)
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session", autouse=True)
+def byte_code(common: Path) -> Iterator[None]:
+    """Programs that tests start keep their byte code, as an installed package has it, and none in the checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPYCACHEPREFIX", str(common / "byte-code"))
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tree(common: Path) -> Callable[[str], Path]:
+    """`tree("dgx-a100")`: the root directory of a recorded machine, unpacked once for all workers."""
+    return lambda name: machines.tree(name, common)

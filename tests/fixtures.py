@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from tests import machines
 from topo_agent.graph.build import build
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Host
 from topo_agent.host.opening import open_host
+from topo_agent.host.unpack import unpack
 from topo_agent.scan import scan
 from topo_agent.synthesis.build import from_file
 
@@ -20,6 +22,11 @@ NAMES = sorted(one.name for one in FOLDER.iterdir() if (one / "host.topo").exist
 def host(name: str) -> Host:
     recorded = FOLDER / name / "host.topo"
     return open_host(str(recorded)) if recorded.exists() else from_file(str(FOLDER / name / "machine.yaml"))
+
+
+def tree(name: str, base: Path) -> Path:
+    """The machine as a root directory below `base`."""
+    return machines.once(base / f"fixture-{name}", lambda fresh: unpack(host(name), str(fresh)))
 
 
 @lru_cache(maxsize=4)

@@ -12,6 +12,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,29 @@ def expected(name: str) -> dict[str, Any]:
     return found
 
 
-def tree(name: str, base: Path) -> Path:
-    """The root directory of a machine below `base`, unpacked by whichever process asks first."""
-    packed = archive(name)
-    unpacked = base / f"{name}-{hashlib.sha256(packed.read_bytes()).hexdigest()[:16]}"
-    if not unpacked.exists():
-        fresh = Path(tempfile.mkdtemp(dir=base))
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """The folder, filled by whichever process asks first: `make` is given a new one."""
+    if not folder.exists():
+        fresh = Path(tempfile.mkdtemp(dir=folder.parent))
         fresh.chmod(0o755)
+        make(fresh)
+        try:
+            fresh.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.exists():
+                raise
+            shutil.rmtree(fresh)
+    return folder
+
+
+def tree(name: str, base: Path) -> Path:
+    """The root directory of a machine below `base`."""
+    packed = archive(name)
+
+    def extract(fresh: Path) -> None:
         with tarfile.open(packed) as tar:
             # Links that leave the folder are part of some machines. Python before 3.10.12 and 3.11.4 has no filters.
             tar.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
             tar.extractall(fresh)
-        try:
-            fresh.rename(unpacked)
-        except OSError:  # another process was faster
-            if not unpacked.exists():
-                raise
-            shutil.rmtree(fresh)
-    return unpacked
+
+    return once(base / f"{name}-{hashlib.sha256(packed.read_bytes()).hexdigest()[:16]}", extract)

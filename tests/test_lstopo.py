@@ -168,12 +168,11 @@ def unpacked(name: str, host: Host, tree: Path, directory: Path) -> None:
 
 @needs_lstopo
 @pytest.mark.parametrize("name", fixtures.NAMES)
-def test_a_fixture(name: str, tmp_path: Path) -> None:
-    unpack(fixtures.host(name), str(tmp_path / "machine"))
+def test_a_fixture(name: str, common: Path) -> None:
     found = fixtures.topology(name)
     dropped = {str(one.address) for one in found.devices or () if one.address.domain > 0xFFFF}
     assert dropped == DROPPED.get(name, set())
-    agree(name, discovered(found), tmp_path / "machine", cpus=True, disputed=DISPUTED.get(name, {}))
+    agree(name, discovered(found), fixtures.tree(name, common), cpus=True, disputed=DISPUTED.get(name, {}))
 
 
 @needs_lstopo

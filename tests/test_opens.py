@@ -84,14 +84,15 @@ def test_this_machine_stays_asleep(command: str) -> None:
 
 
 @needs_machines
-@pytest.mark.parametrize("command", ["dump -f json", "list pci", "record"])
 @pytest.mark.parametrize("name", MACHINES)
-def test_no_machine_is_woken(name: str, command: str, tmp_path: Path) -> None:
+def test_no_machine_is_woken(name: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert run("synth", str(archive(name)), "-o", str(root)).returncode == 0
-    opened = watched(*command.split(), "--from", str(planted(root)))["opened"]
-    assert {"online", "uevent", "class"} & {*opened}
-    assert [path for path in opened if NEVER.fullmatch(os.path.basename(path))] == []
+    planted(root)
+    for command in ("dump -f json", "list pci", "record"):
+        opened = watched(*command.split(), "--from", str(root))["opened"]
+        assert {"online", "uevent", "class"} & {*opened}
+        assert [path for path in opened if NEVER.fullmatch(os.path.basename(path))] == []
 
 
 @pytest.mark.parametrize("source", ["directory", "recording"])

@@ -18,11 +18,11 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from tests import fixtures
 from topo_agent.graph.build import build as graph
 from topo_agent.host import BadSource, recording
 from topo_agent.host.live import LiveHost
 from topo_agent.host.paper import Link, PaperHost
-from topo_agent.host.unpack import unpack
 from topo_agent.scan import scan
 from topo_agent.synthesis import parts
 from topo_agent.synthesis.build import from_file, from_text
@@ -640,15 +640,14 @@ def test_fixtures_are_short_and_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.parent.name)
-def test_same_machine_in_every_form(path: Path, tmp_path: Path) -> None:
+def test_same_machine_in_every_form(path: Path, common: Path) -> None:
     """On paper, as a recording of it, and as a directory."""
     host = from_file(str(path))
     text = recording.write(host, keep_names=True)
     assert recording.write(recording.parse(text), keep_names=True) == text
     first = scan(host)
     assert scan(recording.parse(text)) == first
-    unpack(host, str(tmp_path / "root"))
-    found = scan(LiveHost(str(tmp_path / "root")))
+    found = scan(LiveHost(str(fixtures.tree(path.parent.name, common))))
     assert [one.address for one in found.pci or ()] == [one.address for one in first.pci or ()]
 
 
