@@ -13,6 +13,8 @@ import pytest
 
 from topo_agent.publishers import files
 
+_DESCRIPTORS = files._DESCRIPTORS
+
 
 def fails(error: BaseException) -> Callable[..., None]:
     def fail(*_: object, **__: object) -> None:
@@ -53,6 +55,18 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "link").readlink() == Path("elsewhere/file")
     assert (tmp_path / "elsewhere/file").read_text() == "new"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "file", "link"]
+
+
+def test_shared_memory_is_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in /dev/shm are files: only a descriptor's name is written through."""
+    monkeypatch.setattr(files, "_DESCRIPTORS", (f"{tmp_path}/fd/",))
+    (tmp_path / "fd").mkdir()
+    for place, text in ((tmp_path / "file", "new"), (tmp_path / "fd/1", "oldnew")):
+        place.write_text("old")
+        files.replace(str(place), "new")
+        assert place.read_text() == text
+    assert not "/dev/shm/fd/1".startswith(_DESCRIPTORS)  # noqa: S108 - only a name
+    assert all(name.startswith(_DESCRIPTORS) for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))
 
 
 def test_a_link_to_nothing_yet(tmp_path: Path) -> None:

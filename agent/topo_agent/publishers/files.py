@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 
+_DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
+
 
 def replace(path: str, text: str) -> None:
     """Write beside the file, make it durable, then rename; OSError leaves the old file as it was.
 
-    A device or a pipe (`/dev/stdout`, a FIFO) is written to directly: there is nothing to replace. `/dev/stdout`
-    may be a file that others append to.
+    A device, a pipe or an open descriptor (`/dev/null`, a FIFO, `/dev/stdout`) is written to directly: there is
+    nothing to replace, and `/dev/stdout` may be a file that others append to.
     """
-    if path.startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path)):
+    if path.startswith(_DESCRIPTORS) or (os.path.exists(path) and not os.path.isfile(path)):
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
         return
