@@ -189,6 +189,24 @@ def off_the_bus(*, gone: bool) -> Topology:
     return topology(files, documents=nvml(*said[: 1 + gone]))
 
 
+def spread(*nodes_: int) -> Files:
+    """Equal GPUs, each on a root of its own, near these nodes; each node is a package."""
+    files = two_sockets()
+    for place, node in enumerate(nodes_):
+        files |= gpu(0x21 + place * 16, node=node)
+    return files
+
+
+def versions(*firmware: str, what: dict[str, str] = NIC) -> Files:
+    """NICs that run these versions."""
+    files = two_sockets()
+    for place, version in enumerate(firmware):
+        path = direct(0x21 + place * 16)
+        files |= put(path, {**what, "device": "0x1021"} if place else what, verbs=f"mlx5_{place}")
+        files |= {f"sys/devices/{spelled(path)}/infiniband/mlx5_{place}/fw_ver": f"{version}\n"}
+    return files
+
+
 def group(path: str, number: int | None) -> Files:
     """The link of a function to its IOMMU group, as relative as the kernel writes it."""
     return (
@@ -254,6 +272,13 @@ CASES: list[tuple[str, str, Make, Make]] = [
     ("link_outlier", "all alike", lambda: equals(16, 16, 16, 8), lambda: equals(8, 8, 8, 8)),
     ("link_outlier", "of two nobody is usual", lambda: equals(16, 16, 8), lambda: equals(16, 8)),
     ("link_outlier", "better than the rest", lambda: equals(16, 16, 8), lambda: equals(8, 8, 16)),
+    ("gpus_uneven", "two and two", lambda: spread(0, 0, 0, 1), lambda: spread(0, 0, 1, 1)),
+    ("gpus_uneven", "all at one package", lambda: spread(0, 0, 0, 1), lambda: spread(0, 0, 0)),
+    ("gpus_uneven", "nobody knows where one is", lambda: spread(0, 0, 0, 1), lambda: spread(0, 0, -1, 1)),
+    ("firmware_differs", "all run one version", lambda: versions("28.39.1002", "28.40.1000", "28.39.1002"),
+     lambda: versions("28.39.1002", "28.39.1002")),
+    ("firmware_differs", "other cards", lambda: versions("28.39.1002", "28.40.1000"),
+     lambda: versions("28.39.1002", "28.40.1000", what={**NIC, "device": "0x101d"})),
     ("nvlink_partial", "all alike", lambda: linked(18, 18, 17), lambda: linked(17, 17, 17)),
     ("nvlink_partial", "one GPU has no equals", lambda: linked(18, 18, 0), lambda: linked(0)),
     ("driver_missing", "all are bound", lambda: drivers(nic=False), lambda: drivers(nic=True)),
@@ -292,7 +317,7 @@ SEVERITIES = {
     "uplink_shared": "warning", "irq_far": "warning", "link_width": "info", "link_speed": "info",
     "slot_limits": "info", "link_outlier": "warning", "nvlink_partial": "error", "driver_missing": "warning",
     "passed_through": "info", "gpu_not_in_driver": "error", "gpu_not_on_bus": "error", "acs_redirect": "warning",
-    "software_rdma": "info",
+    "software_rdma": "info", "gpus_uneven": "info", "firmware_differs": "info",
 }  # fmt: skip
 
 
@@ -394,6 +419,19 @@ def test_outliers_of_a_virtual_machine() -> None:
 
 def test_a_verdict_is_not_told_by_the_order_of_addresses() -> None:
     assert codes(equals(16, 16, 8, 8)) == codes(equals(8, 8, 16, 16))
+
+
+def test_the_odd_firmware_is_named() -> None:
+    assert of(versions("28.39.1", "28.39.1", "28.40.1"), "firmware_differs").subjects == ("pci:0000:41:00.0",)
+    assert {one.subjects for one in found(versions("1.0", "2.0")) if one.code == "firmware_differs"} == {
+        ("pci:0000:21:00.0",),
+        ("pci:0000:31:00.0",),
+    }
+
+
+def test_how_uneven() -> None:
+    one = of(spread(0, 0, 0, 1), "gpus_uneven")
+    assert (one.subjects, one.evidence) == (("machine",), "4 equal GPUs: 3 on 0, 1 on 1")
 
 
 # --- NVLink --------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ roots:
 roles: {mlx5_1: storage, "0000:41:00.0": management}
 pairs:
   gpu0: [mlx5_0, mlx5_1]
+data_direct:
+  "0000:61:00.0": mlx5_0
 """
 
 
@@ -58,6 +60,7 @@ def test_everything_at_once() -> None:
     assert said.roots == {"pci0000:20": 0, "pci0000:30": 1}
     assert said.roles == {"mlx5_1": "storage", "0000:41:00.0": "management"}
     assert said.pairs == {"gpu0": ("mlx5_0", "mlx5_1")}
+    assert said.data_direct == {"0000:61:00.0": "mlx5_0"}
     assert said.where["roots.pci0000:30"] == "site.yaml:4"
     assert said.where["pairs.gpu0"] == "site.yaml:7"
 
@@ -77,6 +80,8 @@ BAD: list[tuple[str, int | None, str | None, str]] = [  # text, line, field, wha
     ("roots:\n  pci0000:15: [0]", 2, "roots.pci0000:15", "number of a NUMA node"),
     ("roots:\n  pci0000:15:", 2, "roots.pci0000:15", "number of a NUMA node"),
     ("roots:\n  pci0000:15: ²", 2, "roots.pci0000:15", "number of a NUMA node"),
+    ("data_direct:\n  61:00.0: [mlx5_0]", 2, "data_direct.61:00.0", "expected a NIC"),
+    ("data_direct:\n  61:00.0:", 2, "data_direct.61:00.0", "expected a NIC"),
     ("roots: [pci0000:15]", 1, "roots", "map"),
     ("roots: 3", 1, "roots", "map"),
     ("roles:\n  mlx5_0: storag", 2, "roles.mlx5_0", "did you mean storage"),
@@ -141,7 +146,7 @@ def test_a_bomb() -> None:
 
 def test_the_schema_is_one() -> None:
     Draft202012Validator.check_schema(PUBLISHED)
-    assert PUBLISHED["properties"].keys() == {"roots", "roles", "pairs"}
+    assert PUBLISHED["properties"].keys() == {"roots", "roles", "pairs", "data_direct"}
     assert tuple(PUBLISHED["properties"]["roles"]["additionalProperties"]["enum"]) == ROLES
 
 
@@ -254,7 +259,7 @@ def test_names_that_are_not_here(text: str, where: str, field: str, word: str) -
 
 @pytest.mark.parametrize(
     "text", ["roles: {gpu0: storage}", "roles: {numa:0: storage}", "pairs: {mlx5_0: [mlx5_1]}", "pairs: {gpu0: [gpu0]}",
-             "pairs: {gpu0: [numa:0]}"],
+             "pairs: {gpu0: [numa:0]}", "data_direct: {gpu0: mlx5_0}", "data_direct: {mlx5_1: mlx5_0}"],
 )  # fmt: skip
 def test_names_of_the_wrong_kind(text: str) -> None:
     """What has no effect is an error and not silence."""

@@ -37,6 +37,7 @@ from tests.paper import (
     two_sockets,
 )
 from topo_agent import discover
+from topo_agent.graph.applied import Resolved
 from topo_agent.graph.build import build
 from topo_agent.graph.pairing import Choice, pairs
 from topo_agent.graph.topology import Topology
@@ -438,7 +439,7 @@ def test_unknown_default_route_is_said() -> None:
 def test_operator_roles_win() -> None:
     found = topology(gcp())
     ref = pci_ref(PciAddress.parse("0000:91:00.0"))
-    said = pairs(found, roles={ref: "storage"})
+    said = pairs(found, Resolved(roles={ref: "storage"}))
     assert {short([one.gpu])[0]: short(card.card.ref for card in one.chosen) for one in said[:2]} == {
         "8f": ["92"], "90": ["92"],
     }  # fmt: skip
@@ -449,7 +450,7 @@ def test_operator_roles_win() -> None:
 
 def test_an_operator_makes_a_dpu_a_compute_card() -> None:
     found = topology(xe9680())
-    said = pairs(found, roles={pci_ref(PciAddress.parse("0000:9d:00.0")): "compute"})
+    said = pairs(found, Resolved(roles={pci_ref(PciAddress.parse("0000:9d:00.0")): "compute"}))
     (four,) = (one for one in said if short([one.gpu]) == ["9f"])
     assert short(card.card.ref for card in four.local) == ["9c", "9d"]
 
@@ -457,7 +458,7 @@ def test_an_operator_makes_a_dpu_a_compute_card() -> None:
 def test_an_operator_makes_an_ethernet_card_a_compute_card() -> None:
     files = leaf(two_sockets(), 0x18, [(0x18, NVIDIA, None), (0x19, NIC, None)], 0)
     found = topology(files | put("pci0000:30/30:01.0/31:00.0", node=0, verbs="mlx5_0"))
-    (one,) = pairs(found, roles={pci_ref(PciAddress.parse("0000:19:00.0")): "compute"})
+    (one,) = pairs(found, Resolved(roles={pci_ref(PciAddress.parse("0000:19:00.0")): "compute"}))
     assert short(card.card.ref for card in one.chosen) == ["19"]
 
 
@@ -550,6 +551,37 @@ def test_the_near_function_of_a_card_on_two_sockets() -> None:
     assert [[word for word in row.split() if word.startswith("mlx5")] for row in rows] == [["mlx5_0"], ["mlx5_1"]]
     chosen_functions = [one["chosen"] for one in as_data(pairs(found)) if isinstance(one, dict)]
     assert chosen_functions == [["pci:0003:01:00.0"], ["pci:0033:01:00.0"]]
+
+
+# Traps 54 (dra-driver-nvidia-gpu#1123), pairing.md §6: a GPU and the DMA function behind a ConnectX-8's switch, the
+# NIC itself on a root of the processor.
+CONNECTX_SWITCH = {"16:00.0": {"vendor": "0x15b3", "device": "0x1979"}}
+DMA = {"class_": "0x080100", "vendor": "0x15b3", "device": "0x2100"}
+
+
+def data_direct() -> Topology:
+    top = "pci0000:15/15:01.0/16:00.0"
+    files = put(f"{top}/17:00.0/18:00.0", NVIDIA, ports=CONNECTX_SWITCH)
+    files |= put(f"{top}/17:01.0/19:00.0", DMA, ports=CONNECTX_SWITCH)
+    files |= put("pci0002:00/00:00.0/01:00.0", verbs="mlx5_0") | put("pci0000:40/40:01.0/41:00.0", NVIDIA)
+    return topology(two_sockets() | files)
+
+
+def test_a_data_direct_function_belongs_to_nobody_until_somebody_says_so() -> None:
+    near, far = pairs(data_direct())
+    assert (near.chosen[0].path.class_, near.confidence) == ("NODE", "medium")
+    assert "the NIC of Data Direct function 0000:19:00.0: an overlay that names it would rank it first" in near.missing
+    assert not any("Data Direct" in one for one in far.missing)
+
+
+def test_the_data_goes_through_data_direct() -> None:
+    nic, engine = (pci_ref(PciAddress.parse(one)) for one in ("0002:01:00.0", "0000:19:00.0"))
+    near, far = pairs(data_direct(), Resolved(data_direct={nic: engine}))
+    assert (near.chosen[0].path.class_, near.confidence) == ("PIX", "low")
+    assert near.reason == "through Data Direct 0000:19:00.0: common switch 0000:16:00.0"
+    assert near.chosen[0].nearest == (nic,)
+    assert far.chosen[0].path.class_ == "NODE"
+    assert not any("Data Direct" in one for one in (*near.missing, *far.missing))
 
 
 def test_virtual_functions_are_never_chosen() -> None:
@@ -841,7 +873,7 @@ def test_json_of_every_machine_has_the_same_keys(box: Callable[[], Files]) -> No
 def test_forced_pairs() -> None:
     found = topology(gcp())
     gpu, nic = (pci_ref(PciAddress.parse(f"0000:{bus}:00.0")) for bus in ("8f", "cd"))
-    (one,) = (one for one in pairs(found, forced={gpu: (nic,)}) if one.gpu == gpu)
+    (one,) = (one for one in pairs(found, Resolved(pairs={gpu: (nic,)})) if one.gpu == gpu)
     assert (short(card.card.ref for card in one.chosen), one.confidence) == (["cd"], "operator")
     assert short(card.card.ref for card in one.local) == ["91", "92"]  # what the machine says stays visible
 
@@ -850,14 +882,14 @@ def test_a_forced_pair_of_a_card_with_another_role() -> None:
     """The operator's word wins: a BlueField that is named is taken."""
     found = topology(xe9680())
     gpu, nic = (pci_ref(PciAddress.parse(f"0000:{bus}:00.0")) for bus in ("9f", "9d"))
-    (one,) = (one for one in pairs(found, forced={gpu: (nic,)}) if one.gpu == gpu)
+    (one,) = (one for one in pairs(found, Resolved(pairs={gpu: (nic,)})) if one.gpu == gpu)
     assert short(card.card.ref for card in one.chosen) == ["9d"]
 
 
 def test_a_forced_nic_says_nothing_of_drives() -> None:
     files = pair_of(put("pci0000:15/15:01.0/16:00.0/17:02.0/1a:00.0", NVME))
     gpu, nic = (pci_ref(PciAddress.parse(f"0000:{bus}:00.0")) for bus in ("18", "19"))
-    (one,) = pairs(topology(files), kind="nvme", forced={gpu: (nic,)})
+    (one,) = pairs(topology(files), Resolved(pairs={gpu: (nic,)}), kind="nvme")
     assert short(card.card.ref for card in one.chosen) == ["1a"]
 
 

@@ -272,7 +272,7 @@ def _pairs(
     from topo_agent.graph import pairing
     from topo_agent.views import pairs as view
 
-    found = pairing.pairs(topology, kind=kind, roles=operator.roles, forced=operator.pairs)
+    found = pairing.pairs(topology, operator, kind=kind)
     choices = [one for one in found if only is None or one.gpu == only.ref]
     if form == "json":
         return _json(view.as_data(choices))
@@ -331,7 +331,7 @@ def check(look: Look, form: str, fail_on: Severity, ignore: tuple[str, ...], inf
     wrong = [word for word in ignore if word.partition(":")[0] not in codes]
     if wrong:
         raise click.UsageError(f"--ignore: no finding is called {', '.join(wrong)}")
-    choices = pairing.pairs(topology, roles=operator.roles, forced=operator.pairs)
+    choices = pairing.pairs(topology, operator)
     found = list(checks.kept(checks.findings(topology, choices), ignore))
     shown = [one for one in found if info or one.severity != "info"]
     _give(_json(view.as_data(shown)) if form == "json" else view.as_text(shown, _width(look.output)), look.output)
@@ -373,7 +373,7 @@ def where(look: Look, pid: int | None, form: str) -> None:
         memory=found.bound_memory,
         allowed=found.memory,
         rdma=[uverbs[name] for node in found.opened or () if (name := node.rpartition("/")[2]) in uverbs],
-        choices=pairing.pairs(topology, roles=operator.roles, forced=operator.pairs),
+        choices=pairing.pairs(topology, operator),
     )
     said = binding.Where(judged, how, certain)
     if form == "json":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import Inventory
 from topo_agent.graph.find import NoSuchDevice, find
-from topo_agent.graph.nodes import DeviceKind
+from topo_agent.graph.kinds import is_data_direct
+from topo_agent.graph.nodes import Device, DeviceKind
 from topo_agent.graph.overlay import Overlay, Role
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
@@ -21,23 +23,35 @@ class Unresolved(Exception):
 class Resolved(NamedTuple):
     """The operator's word, by the names of the graph."""
 
-    roles: Mapping[Ref, Role]
-    pairs: Mapping[Ref, tuple[Ref, ...]]
+    roles: Mapping[Ref, Role] = MappingProxyType({})
+    pairs: Mapping[Ref, tuple[Ref, ...]] = MappingProxyType({})
+    data_direct: Mapping[Ref, Ref] = MappingProxyType({})  # NIC -> its DMA function
+
+
+SILENT = Resolved()
 
 
 def resolve(overlay: Overlay, topology: Topology) -> Resolved:
-    """Roles and pairs by device; Unresolved for a root, a node or a name that is not here."""
+    """Roles, pairs and Data Direct functions by device; Unresolved for a root, a node or a name that is not here."""
     _absent_roots(overlay, topology)
 
-    def one(name: str, field: str, kind: DeviceKind) -> Ref:
-        place = overlay.where.get(field, "overlay")
+    def found(name: str, field: str) -> tuple[Ref, Device | None]:
         try:
             ref = find(topology, name)
         except NoSuchDevice as error:
-            raise Unresolved(f"{place}: {field}: {error}") from None
-        device = topology.device(ref)
+            raise Unresolved(f"{overlay.where.get(field, 'overlay')}: {field}: {error}") from None
+        return ref, topology.device(ref)
+
+    def one(name: str, field: str, kind: DeviceKind) -> Ref:
+        ref, device = found(name, field)
         if device is None or device.kind != kind:
-            raise Unresolved(f"{place}: {field}: {name} is no {kind.upper()}")
+            raise Unresolved(f"{overlay.where.get(field, 'overlay')}: {field}: {name} is no {kind.upper()}")
+        return ref
+
+    def direct(name: str, field: str) -> Ref:
+        ref, device = found(name, field)
+        if device is None or not is_data_direct(device):
+            raise Unresolved(f"{overlay.where.get(field, 'overlay')}: {field}: {name} is no Data Direct function")
         return ref
 
     return Resolved(
@@ -45,6 +59,10 @@ def resolve(overlay: Overlay, topology: Topology) -> Resolved:
         pairs={
             one(gpu, f"pairs.{gpu}", "gpu"): tuple(one(nic, f"pairs.{gpu}", "nic") for nic in nics)
             for gpu, nics in overlay.pairs.items()
+        },
+        data_direct={
+            one(nic, f"data_direct.{dma}", "nic"): direct(dma, f"data_direct.{dma}")
+            for dma, nic in overlay.data_direct.items()
         },
     )
 

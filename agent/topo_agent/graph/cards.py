@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from topo_agent.graph.applied import Resolved
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import physical
 from topo_agent.graph.overlay import Role
@@ -20,6 +21,7 @@ class Card(NamedTuple):
     functions: tuple[Ref, ...]  # in bus order
     role: Role
     reason: str  # why it has that role
+    data_direct: Ref | None = None  # the function next to a GPU that moves its data, as the operator says
 
     @property
     def ref(self) -> Ref:
@@ -27,8 +29,8 @@ class Card(NamedTuple):
         return self.functions[0]
 
 
-def nics(topology: Topology, roles: Mapping[Ref, Role]) -> tuple[Card, ...]:
-    """Every card with its role. `roles` are the operator's, by function; one function speaks for its card.
+def nics(topology: Topology, operator: Resolved) -> tuple[Card, ...]:
+    """Every card with its role. Of what the operator says, one function speaks for its card.
 
     Each signal alone misjudges some platform (NVSentinel counted them), so that all are used, the operator's
     word wins, and the reason is printed.
@@ -41,13 +43,14 @@ def nics(topology: Topology, roles: Mapping[Ref, Role]) -> tuple[Card, ...]:
     plain_rdma = any(rdma[name] and not dpus[name] for name in boards)
     found = []
     for name, members in boards.items():
-        role, reason = _role(topology, members, roles)
+        role, reason = _role(topology, members, operator.roles)
         guess = role == "compute" and reason != OPERATOR
         if guess and dpus[name] and plain_rdma:
             role, reason = "dpu", "a DPU, beside RDMA cards that are none"
         if guess and not rdma[name] and any(rdma.values()):
             role, reason = "ethernet", "no RDMA device, and other cards here have one"
-        found.append(Card(tuple(one.ref for one in members), role, reason))
+        engine = next((operator.data_direct[one.ref] for one in members if one.ref in operator.data_direct), None)
+        found.append(Card(tuple(one.ref for one in members), role, reason, engine))
     return tuple(found)
 
 

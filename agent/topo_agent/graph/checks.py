@@ -102,6 +102,18 @@ CHECKS: tuple[Check, ...] = (
         links_health.outlier,
     ),
     Check(
+        "gpus_uneven",
+        "Equal GPUs are spread unevenly over the packages that have any.",
+        "Expect ranks of one package to share more than those of another; compare with the maker's layout.",
+        placement.gpus_uneven,
+    ),
+    Check(
+        "firmware_differs",
+        "Equal NICs or drives run different firmware.",
+        "Bring them to one version: differences in speed and in errors are hard to find otherwise.",
+        readiness.firmware_differs,
+    ),
+    Check(
         "nvlink_partial",
         "A GPU has fewer active NVLinks than its equals, or none while they have some.",
         "Look at `nvidia-smi nvlink -s` and at the fabric manager; the GPU may need a reset.",

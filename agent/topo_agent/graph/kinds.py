@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topo_agent.facts import PciDevice
-from topo_agent.graph.nodes import BridgeRole, DeviceKind
+from topo_agent.graph.nodes import BridgeRole, Device, DeviceKind
 from topo_agent.ids import PciAddress
 
 NVIDIA, ATI, INTEL, NEC, HABANA, HUAWEI = 0x10DE, 0x1002, 0x8086, 0x1BCF, 0x1DA3, 0x19E5
@@ -39,6 +39,14 @@ def kind(device: PciDevice) -> DeviceKind:
     if subclass == 0x0680 and device.vendor == NVIDIA:
         return "nvswitch"
     return "other"
+
+
+def is_data_direct(device: Device) -> bool:
+    """A DMA engine of a ConnectX-8 on the bus of a GPU, while the NIC itself is on a processor's.
+
+    The VPD alone tells to which NIC it belongs (rdma-core rdma_topo), and that is not read.
+    """
+    return (device.vendor, device.device) == (0x15B3, 0x2100)
 
 
 def roles(

@@ -1,4 +1,4 @@
-"""What an operator knows and firmware hides: the NUMA node of a root, the role of a NIC, the NICs of a GPU."""
+"""What an operator knows and firmware hides: nodes of roots, roles of NICs and their Data Direct, NICs of GPUs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Overlay(NamedTuple):
     roots: Mapping[str, NumaId] = MappingProxyType({})
     roles: Mapping[str, Role] = MappingProxyType({})
     pairs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    data_direct: Mapping[str, str] = _NOTHING  # DMA function -> the NIC that it works for
     where: Mapping[str, str] = _NOTHING  # "roots.pci0000:15" -> "overlay.yaml:3", for messages
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from topo_agent.graph import cards
+from topo_agent.graph.applied import SILENT, Resolved
 from topo_agent.graph.cards import Card
+from topo_agent.graph.kinds import is_data_direct
 from topo_agent.graph.matching import assign
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import gpu_numbers, physical
-from topo_agent.graph.overlay import Role
 from topo_agent.graph.paths import ORDER, Path, Paths
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
@@ -51,17 +52,10 @@ class Choice(NamedTuple):
 
 
 def pairs(
-    topology: Topology,
-    *,
-    kind: Literal["nic", "nvme"] = "nic",
-    roles: Mapping[Ref, Role] | None = None,
-    forced: Mapping[Ref, tuple[Ref, ...]] | None = None,
+    topology: Topology, operator: Resolved = SILENT, *, kind: Literal["nic", "nvme"] = "nic"
 ) -> tuple[Choice, ...]:
-    """A choice for each physical GPU, in the order of gpu0, gpu1, …
-
-    `roles` and `forced` (GPU -> NICs) are the operator's.
-    """
-    found = cards.nics(topology, roles or {}) if kind == "nic" else cards.drives(topology)
+    """A choice for each physical GPU, in the order of gpu0, gpu1, …"""
+    found = cards.nics(topology, operator) if kind == "nic" else cards.drives(topology)
     candidates = [card for card in found if card.role == "compute"]
     numbers = gpu_numbers(topology)
     gpus = sorted(physical(topology, "gpu"), key=lambda gpu: numbers[gpu.ref])
@@ -72,8 +66,8 @@ def pairs(
     choices = []
     for gpu in gpus:
         picked = tuple(one for one in local[gpu.ref] if one.card.ref in chosen[gpu.ref])
-        choice = _choice(topology, gpu, local[gpu.ref], picked, rankings[gpu.ref], found)
-        wanted = (forced or {}).get(gpu.ref) if kind == "nic" else None
+        choice = _choice(paths, gpu, local[gpu.ref], picked, rankings[gpu.ref], found)
+        wanted = operator.pairs.get(gpu.ref) if kind == "nic" else None
         every = () if wanted is None else _ranking(topology, paths, gpu, found)
         choices.append(_by_operator(choice, wanted, every))
     uses = [one.card.ref for choice in choices for one in choice.chosen]
@@ -89,12 +83,23 @@ def _ranking(topology: Topology, paths: Paths, gpu: Device, candidates: Iterable
 
 def _seen_from(topology: Topology, paths: Paths, gpu: Device, card: Card) -> Ranked:
     functions = [device for ref in card.functions if (device := topology.device(ref)) is not None]
-    seen = [(paths.between(gpu, function), function) for function in functions]
+    seen = [(_way(paths, gpu, function, card), function) for function in functions]
     path, function = min(seen, key=lambda pair: (pair[0].rank, len(pair[0].via), pair[1].ref))
     nearest = tuple(other.ref for way, other in seen if way.rank == path.rank)
     return Ranked(
         card, path, nearest, _distance(topology, gpu, function) if path.class_ == "SYS" else None, len(path.via)
     )
+
+
+def _way(paths: Paths, gpu: Device, function: Device, card: Card) -> Path:
+    """The path of the data: from the card's Data Direct function where that is nearer."""
+    path, engine = paths.between(gpu, function), paths.topology.device(card.data_direct)
+    if engine is None:
+        return path
+    direct = paths.between(gpu, engine)
+    if direct.rank >= path.rank:
+        return path
+    return direct._replace(reason=f"through Data Direct {engine.address}: {direct.reason}")
 
 
 def _distance(topology: Topology, gpu: Device, function: Device) -> int | None:
@@ -134,7 +139,7 @@ def _groups(local: Mapping[Ref, tuple[Ranked, ...]]) -> list[list[Ref]]:
 
 
 def _choice(
-    topology: Topology,
+    paths: Paths,
     gpu: Device,
     local: tuple[Ranked, ...],
     chosen: tuple[Ranked, ...],
@@ -154,9 +159,9 @@ def _choice(
         ranking=ranking,
         left_out=left_out,
         shared=False,
-        confidence=_confidence(topology, gpu, local[0]),
+        confidence=_confidence(paths.topology, gpu, local[0]),
         reason=best.reason if local[0].distance is None else f"{best.reason}, distance {local[0].distance}",
-        missing=tuple(_missing(topology, gpu, ranking)),
+        missing=tuple(_missing(paths, gpu, ranking)),
         nccl_differs=_nccl(local, ranking),
     )
 
@@ -169,13 +174,20 @@ def _confidence(topology: Topology, gpu: Device, one: Ranked) -> Confidence:
     path = one.path
     ends = (gpu, topology.device(one.card.ref))
     by_operator = any(end is not None and ("numa_node", "operator") in end.sources for end in ends)
-    if not path.certain or path.class_ == "SYS" or (by_operator and path.class_ == "NODE"):
+    through = one.card.data_direct in (path.a, path.b)
+    if not path.certain or path.class_ == "SYS" or (by_operator and path.class_ == "NODE") or through:
         return "low"
     return "high" if path.class_ in ("PIX", "PXB") else "medium"
 
 
-def _missing(topology: Topology, gpu: Device, ranking: tuple[Ranked, ...]) -> Iterable[str]:
+def _missing(paths: Paths, gpu: Device, ranking: tuple[Ranked, ...]) -> Iterable[str]:
     """What nobody told, and what knowing it would do."""
+    topology = paths.topology
+    claimed = {one.card.data_direct for one in ranking}
+    for engine in topology.of_kind("other"):
+        near = is_data_direct(engine) and paths.between(gpu, engine).class_ in ("PIX", "PXB")
+        if near and engine.ref not in claimed:
+            yield f"the NIC of Data Direct function {engine.address}: an overlay that names it would rank it first"
     if gpu.numa_node is None and all(ORDER[one.path.rank] in ("NODE", "SYS") for one in ranking):
         yield f"the NUMA node of {gpu.address}: an overlay for its root would rank NICs of that node first"
     unknown = sum(not one.path.certain for one in ranking)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from topo_agent.diagnostics import Level, Unknown
 from topo_agent.graph.findings import Machine, Seen
 from topo_agent.graph.nodes import Device
-from topo_agent.ids import cpulist
+from topo_agent.ids import Ref, cpulist
 
 _GPUS_ON_AN_UPLINK = 4
 
@@ -58,6 +59,21 @@ def gpu_without_switch_nic(machine: Machine) -> Iterator[Seen]:
         if behind_switch and choice.local and choice.local[0].path.class_ in ("PHB", "NODE"):
             nearest = choice.local[0]
             yield Seen(str(choice.gpu), f"the nearest NIC is {nearest.card.ref}: {nearest.path.reason}", "info")
+
+
+def gpus_uneven(machine: Machine) -> Iterator[Seen]:
+    """Only where the package of every one is known. A package without GPUs is how many machines are made."""
+    for same in machine.equals(machine.gpus):
+        packages = [_package(machine, gpu) for gpu in same]
+        counts = Counter(package for package in packages if package is not None)
+        if counts.total() == len(same) and len({*counts.values()}) > 1:
+            spread = ", ".join(f"{count} on {package.key}" for package, count in sorted(counts.items()))
+            yield Seen("machine", f"{len(same)} equal GPUs: {spread}", "info", str(same[0].ref))
+
+
+def _package(machine: Machine, device: Device) -> Ref | None:
+    memory = machine.topology.memory(device.numa_node)
+    return machine.topology.parent(memory.ref) if memory is not None else None
 
 
 def vm_flat_pci(machine: Machine) -> Iterator[Seen]:

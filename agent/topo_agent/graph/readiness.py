@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from topo_agent.graph.findings import Machine, Seen
@@ -41,6 +42,19 @@ def gpu_not_on_bus(machine: Machine) -> Iterator[Seen]:
     for one in machine.topology.diagnostics:
         if one.code == "not_on_the_bus":
             yield Seen(one.subject, one.message, "error")
+
+
+def firmware_differs(machine: Machine) -> Iterator[Seen]:
+    """The rarer version is named; of two that are as frequent, nobody is the odd one, and all are."""
+    for same in machine.equals([*machine.nics, *machine.drives]):
+        versions = {one.ref: part.firmware for one in same if (part := one.nic or one.nvme) and part.firmware}
+        counts = Counter(versions.values())
+        most = max(counts.values(), default=0)
+        usual = [version for version, count in counts.items() if count == most]
+        odd = {ref: text for ref, text in versions.items() if len(usual) > 1 or text != usual[0]}
+        for ref, text in odd.items() if len(counts) > 1 else ():
+            others = sorted({*versions.values()} - {text})
+            yield Seen(str(ref), f"firmware {text}, equal ones have {', '.join(others)}", "info", text)
 
 
 def acs_redirect(machine: Machine) -> Iterator[Seen]:

@@ -3,6 +3,7 @@
 roots: {"pci0000:15": 0}                      # NUMA node of a host bridge
 roles: {mlx5_4: storage, eno1: management}    # what a NIC is for
 pairs: {gpu0: [mlx5_0, mlx5_1]}               # the NICs of a GPU
+data_direct: {"0000:07:00.0": mlx5_0}         # the NIC that a Data Direct function works for
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from topo_agent.synthesis.nodes import Items, Map, Node, Scalar, Wrong, parsed
 
 T = TypeVar("T")
 
-_PARTS = ("roots", "roles", "pairs")
+_PARTS = ("roots", "roles", "pairs", "data_direct")
 
 
 class BadOverlay(Exception):
@@ -40,6 +41,7 @@ def _overlay(document: Map, name: str) -> Overlay:
         roots=_part(document, "roots", _numa),
         roles=_part(document, "roles", _role),
         pairs=_part(document, "pairs", _names),
+        data_direct=_part(document, "data_direct", _name),
         where={
             f"{part}.{key}": f"{name}:{node.lines[0]}"
             for part in _PARTS
@@ -80,6 +82,12 @@ def _names(node: Node, field: str) -> tuple[str, ...]:
     if not isinstance(node, Items) or not all(isinstance(one, Scalar) for one in node.items):
         raise Wrong(node.lines, field, "expected a list of NICs, such as [mlx5_0]")
     return tuple(one.text for one in node.items if isinstance(one, Scalar))
+
+
+def _name(node: Node, field: str) -> str:
+    if not isinstance(node, Scalar) or node.null:
+        raise Wrong(node.lines, field, "expected a NIC, such as mlx5_0")
+    return node.text
 
 
 def _near(word: str, words: Iterable[str]) -> str:
