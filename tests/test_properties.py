@@ -293,6 +293,8 @@ def absent(field: str, name: str, paths: list[str], gone: set[str]) -> bool:
         return True
     if field in {"uid", "title"} and any(path.startswith("sys/class/") or "/kfd" in path for path in {*paths, *gone}):
         return True
+    if field == "uid" and any(f"{path.rpartition('/')[0]}/type" in gone for path in gone if path.endswith("/uevent")):
+        return True  # a folder of class net with neither of the two is no interface
     lost = (path.rpartition("/") for path in gone)
     return any(file in _OPTIONAL[field] and str(function_in(folder)) == name for folder, _, file in lost)
 
