@@ -158,9 +158,14 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def findings(topology: Topology, choices: tuple[Choice, ...]) -> tuple[Finding, ...]:
-    """Everything that the checks find, the worst first, then by the order of CHECKS."""
-    machine = Machine(topology, choices)
+def findings(
+    topology: Topology, choices: tuple[Choice, ...], again: frozenset[str] = frozenset()
+) -> tuple[Finding, ...]:
+    """Everything that the checks find, the worst first, then by the order of CHECKS.
+
+    `again`: `CODE:SUBJECT` of what earlier readings found, too; it makes a warning of a link that is low.
+    """
+    machine = Machine(topology, choices, again)
     found = [one for check in CHECKS for one in together(check.code, check.advice, check.look(machine))]
     return tuple(sorted(found, key=lambda one: -SEVERITIES.index(one.severity)))
 

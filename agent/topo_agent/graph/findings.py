@@ -44,7 +44,9 @@ class Seen(NamedTuple):
 class Machine:
     """A topology with what several checks need of it, worked out once."""
 
-    def __init__(self, topology: Topology, choices: tuple[Choice, ...]) -> None:
+    def __init__(self, topology: Topology, choices: tuple[Choice, ...], again: frozenset[str] = frozenset()) -> None:
+        """`again`: `CODE:SUBJECT` of links that earlier readings found low, too."""
+        self.again = again
         self.topology = topology
         self.choices = choices
         self.paths = Paths(topology)

@@ -1,7 +1,7 @@
 """Checks of links: PCIe below what both ends could, slots that limit, outliers among equals, NVLinks missing.
 
-One snapshot is one reading: an idle GPU trains down, so that speed and width are information here. Only a
-repeated reading, or one under load, makes them a warning.
+One snapshot is one reading, and information. Repeated readings (`Machine.again`) make it a warning, save the speed
+of a GPU, which trains its link down while it is idle, however often one looks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from topo_agent.facts import LinkState, PcieLink
-from topo_agent.graph.findings import Machine, Seen
+from topo_agent.graph.findings import Machine, Seen, Severity
 from topo_agent.graph.nodes import Device
 from topo_agent.ids import Ref
 
@@ -20,7 +20,8 @@ def width(machine: Machine) -> Iterator[Seen]:
         widths = [end.max_width for end in ends if end.max_width is not None]
         if now.width is not None and widths and now.width < min(widths):
             best = min(widths)
-            yield Seen(str(device.ref), f"x{now.width} now, and both ends can x{best}", "info", f"{now.width}/{best}")
+            severity: Severity = "warning" if f"link_width:{device.ref}" in machine.again else "info"
+            yield Seen(str(device.ref), f"x{now.width} now, and both ends can x{best}", severity, f"{now.width}/{best}")
 
 
 def speed(machine: Machine) -> Iterator[Seen]:
@@ -29,7 +30,8 @@ def speed(machine: Machine) -> Iterator[Seen]:
         if now.gts is not None and speeds and now.gts < min(speeds):
             idle = ", as an idle GPU does" if device.kind == "gpu" else ""
             evidence = f"{now.gts:g} GT/s now, and both ends can {min(speeds):g} GT/s{idle}"
-            yield Seen(str(device.ref), evidence, "info", f"{now.gts}/{min(speeds)} {idle}")
+            repeated = not idle and f"link_speed:{device.ref}" in machine.again
+            yield Seen(str(device.ref), evidence, "warning" if repeated else "info", f"{now.gts}/{min(speeds)} {idle}")
 
 
 def slot_limits(machine: Machine) -> Iterator[Seen]:

@@ -36,6 +36,37 @@ def links() -> Json:
     return {"links": [*sorted(found, key=lambda link: str(link["name"]))]}
 
 
+class LinkEvents:
+    """A socket that hears when an interface changes: up, down, renamed, stacked. A wake-up and no fact."""
+
+    def __init__(self) -> None:
+        """Unavailable where the kernel refuses."""
+        from pyroute2.netlink.rtnl import RTMGRP_LINK
+        from pyroute2.netlink.rtnl.iprsocket import IPRSocket
+
+        try:
+            self._socket = IPRSocket()
+            self._socket.bind(groups=RTMGRP_LINK)
+        except OSError as error:
+            raise Unavailable("not_permitted", f"no socket for link events: {error}") from None
+
+    def fileno(self) -> int:
+        number: int = self._socket.fileno()
+        return number
+
+    def heard(self) -> list[str]:
+        """`["RTM_NEWLINK eth0", …]`, of one reading."""
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        try:
+            return [f"{one['event']} {one.get_attr('IFLA_IFNAME')}" for one in self._socket.get()]
+        except (OSError, NetlinkError) as error:
+            return [f"some were lost ({error})"]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 def _link(message: _Attributes) -> dict[str, Json]:
     """Every answer that is there; include/uapi/linux/if_link.h names them."""
     link: dict[str, Json] = {"name": message.get_attr("IFLA_IFNAME")}

@@ -7,8 +7,11 @@ import os
 _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
-def replace(path: str, text: str) -> None:
+def replace(path: str, text: str, *, mode: int | None = None, group: int | None = None) -> None:
     """Write beside the file, make it durable, then rename; OSError leaves the old file as it was.
+
+    `mode` and `group` are the file's from its first byte on; without them an old file's mode is kept, and a new one
+    has that of the umask.
 
     A device, a pipe or an open descriptor (`/dev/null`, a FIFO, `/dev/stdout`) is written to directly: there is
     nothing to replace, and `/dev/stdout` may be a file that others append to.
@@ -25,7 +28,11 @@ def replace(path: str, text: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if os.path.exists(target):
+            if group is not None:
+                os.fchown(file.fileno(), -1, group)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            elif os.path.exists(target):
                 os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
             os.fsync(file.fileno())
         os.replace(beside, target)

@@ -21,10 +21,11 @@ def headline(topology: Topology, width: int) -> Iterator[str]:
     if machine.virtual:
         name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
     yield fit(clean(name), width)
-    yield from wrap(list(_counts(topology)), " · ", width)
+    yield from wrap(list(counts(topology)), " · ", width)
 
 
-def _counts(topology: Topology) -> Iterator[str]:
+def counts(topology: Topology) -> Iterator[str]:
+    """ "2 packages", "8 GPUs", …: what there is, largest things first."""
     if topology.packages is not None:
         yield plural(len(topology.packages), "package")
     if topology.cores is not None:

@@ -1,0 +1,269 @@
+"""Waits for a change, scans, publishes what differs, until it is told to stop. One thread, and it never blocks.
+
+What may hang (sysfs, a driver) runs in a worker that is given up after its time; what may be slow (clients) runs in
+the threads of the server. Times are of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+from topo_agent.daemon import log as logs
+from topo_agent.daemon.counts import Counts
+from topo_agent.daemon.log import Log
+from topo_agent.daemon.notify import Notify
+from topo_agent.daemon.offer import Offer, Seen
+from topo_agent.daemon.repeated import Repeated
+from topo_agent.daemon.schedule import Schedule
+from topo_agent.daemon.worker import Worker
+from topo_agent.host import Json
+from topo_agent.publishers.state import State
+from topo_agent.settings import Settings
+from topo_agent.views.changes import changes
+
+_TURN = 10.0  # seconds: so often the loop turns where nothing happens
+_LATE = 10.0  # seconds that a scan has besides the drivers' own time
+_POLL = 60.0  # seconds between two scans where the kernel tells nothing
+_RETRY = 15.0  # seconds after a scan that failed
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Waker(Protocol):
+    """A socket that says that something happened."""
+
+    def fileno(self) -> int: ...
+
+    def heard(self) -> list[str]: ...
+
+
+class Loop:
+    """`offer` and `counts` are read by others meanwhile; everything else is the loop's own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        source: str | None,
+        log: Log,
+        offer: Offer,
+        counts: Counts,
+        wakers: list[Waker],
+        reload: Callable[[], Settings],
+        notify: Notify,
+    ) -> None:
+        self._settings, self._source, self._log = settings, source, log
+        self._offer, self._counts, self._wakers = offer, counts, wakers
+        self._reload, self._notify = reload, notify
+        self._schedule = Schedule(self._every(), time.monotonic())
+        self._repeated = Repeated()
+        self._worker = Worker()
+        self._deadline: float | None = None  # of the scan that runs
+        self._good = time.monotonic()  # when a scan succeeded last
+        self._state = self._files()
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT; SIGHUP reads the settings anew."""
+        with ExitStack() as left:
+            select = left.enter_context(selectors.DefaultSelector())
+            signals = left.enter_context(_signals(self._signal))
+            left.callback(self._worker.stop)
+            select.register(signals, selectors.EVENT_READ, lambda: signals.recv(64))
+            for waker in self._wakers:
+                select.register(waker.fileno(), selectors.EVENT_READ, lambda one=waker: self._woken(one))
+            answers = -1
+            while not self._stopping:
+                self._turn(time.monotonic())
+                if answers != self._worker.fileno():
+                    if answers >= 0:
+                        select.unregister(answers)
+                    answers = self._worker.fileno()
+                    if answers >= 0:
+                        select.register(answers, selectors.EVENT_READ, self._hear)
+                for key, _ in select.select(self._wait(time.monotonic())):
+                    key.data()
+            self._notify.say("STOPPING=1")
+
+    # One turn
+
+    def _turn(self, now: float) -> None:
+        """What is due."""
+        self._offer.turned = now
+        if self._deadline is not None and now >= self._deadline:
+            self._failed(now, f"no scan within {self._settings.timeout + _LATE:g} s: given up", "given_up")
+        if self._deadline is None and now >= self._schedule.due():
+            self._scan(now)
+        stale = self._offer.stale_since
+        if stale is not None and self._offer.seen is not None and now - stale >= self._settings.stale_after:
+            self._forget()
+        if self._notify.watchdog is not None:
+            self._notify.say("WATCHDOG=1")
+
+    def _wait(self, now: float) -> float:
+        """Seconds until something is due."""
+        due = self._schedule.due() if self._deadline is None else self._deadline
+        turn = _TURN if self._notify.watchdog is None else min(_TURN, self._notify.watchdog / 3)
+        return max(min(due - now, turn), 0.0)
+
+    def _woken(self, waker: Waker) -> None:
+        heard = waker.heard()
+        if heard:
+            self._counts.events += len(heard)
+            self._schedule.woken(time.monotonic())
+
+    def _signal(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._stopping = True
+            return
+        try:
+            settings = self._reload()
+        except Exception as error:  # noqa: BLE001 whatever is wrong with the new settings, the old ones are good
+            self._log.warn("settings", f"not read anew, the old ones stay: {error}")
+            return
+        fixed = [name for name in _FIXED if getattr(settings, name) != getattr(self._settings, name)]
+        if fixed:
+            self._log.warn("settings", f"{', '.join(fixed)}: changed, and needs a restart")
+        self._settings = settings
+        self._state = self._files()
+        self._log.form = settings.log_format
+        now = time.monotonic()
+        self._schedule.again(self._every(), now)
+        self._schedule.woken(now)
+        self._log.note("settings", "read anew")
+
+    # Scans
+
+    def _scan(self, now: float) -> None:
+        question: dict[str, Json] = {
+            "source": self._source,
+            "overlay": self._settings.overlay or None,
+            "timeout": self._settings.timeout,
+            "pairs": self._settings.metrics_pairs,
+            "again": [*self._repeated.again(now)],
+            "first": self._offer.seen is None,
+        }
+        self._schedule.scanning(now)
+        self._deadline = now + self._settings.timeout + _LATE
+        try:
+            self._worker.ask(question)
+        except OSError as error:
+            self._failed(now, f"no scan can be started: {error.strerror}", "error")
+
+    def _hear(self) -> None:
+        """Answers of the worker: of the first scan there may be two."""
+        try:
+            for answer in self._worker.heard():
+                if "error" in answer:
+                    self._failed(time.monotonic(), str(answer["error"]), "error", give_up=False)
+                else:
+                    self._took(Seen(**answer))  # type: ignore[arg-type] # our own child wrote it
+        except (EOFError, TypeError) as error:
+            self._failed(time.monotonic(), f"the scan failed: {error}", "error")
+
+    def _failed(self, now: float, why: str, how: str, *, give_up: bool = True) -> None:
+        """The last good facts stay, marked stale; soon it is tried again."""
+        if give_up:
+            self._worker.give_up()
+        self._deadline = None
+        self._counts.scans[how] += 1
+        self._counts.stale = self._offer.seen is not None
+        self._offer.why = why
+        if self._offer.stale_since is None:
+            self._offer.stale_since = self._good
+        self._schedule.retry(now + _RETRY)
+        self._log.once("scan", why)
+
+    def _forget(self) -> None:
+        """Nothing is known any more: an old fact is no fact."""
+        self._log.warn("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
+        self._offer.seen = None
+        self._counts.stale = False
+        self._write(lambda: self._state and self._state.topology(None))
+
+    def _took(self, seen: Seen) -> None:
+        before, now = self._offer.seen, time.monotonic()
+        if seen.whole:
+            self._deadline = None
+            self._good, self._counts.last_success = now, time.time()
+            self._counts.scans["ok"] += 1
+            self._counts.cost = seen.cost
+            self._repeated.read(seen.low, now)
+            self._log.well("scan", "scans succeed again")
+        self._offer.seen, self._offer.stale_since = seen, None
+        self._counts.stale = False
+        self._notify.say("READY=1", f"STATUS={_status(seen)}")
+        if not seen.same_structure(before):
+            self._changed(before, seen)
+
+    def _changed(self, before: Seen | None, seen: Seen) -> None:
+        """Files and the log, of what differs. What a driver adds to the first look is no change of the machine."""
+        self._write(lambda: self._state and self._state.topology(seen.topology))
+        if before is None:
+            self._log.note("topology", _status(seen), digest=seen.digest)
+        elif before.whole:
+            self._tell(before, seen)
+
+    def _tell(self, before: Seen, seen: Seen) -> None:
+        found = changes(json.loads(before.topology), json.loads(seen.topology))
+        entries: list[dict[str, Json]] = []
+        for change in found:
+            self._counts.changes[change.kind] += 1
+            self._log.note("topology", change.sentence, kind=change.kind, digest=seen.digest)
+            entries.append({"time": logs.now(), "kind": change.kind, "what": change.sentence})
+        if found:
+            self._counts.generation += 1
+            self._counts.last_change = time.time()
+            self._write(lambda: self._state and self._state.changed(entries))
+
+    # Settings and files
+
+    def _every(self) -> float:
+        return self._settings.rescan if self._wakers else min(self._settings.rescan, _POLL)
+
+    def _files(self) -> State | None:
+        chosen = self._settings
+        if not chosen.state_dir:
+            return None
+        return State(chosen.state_dir, mode=chosen.state_mode, group=chosen.state_group, changes=chosen.history)
+
+    def _write(self, work: Callable[[], object]) -> None:
+        """A full disk costs the file and a sentence."""
+        try:
+            work()
+        except OSError as error:
+            self._counts.files_failed += 1
+            self._log.once("files", f"{self._settings.state_dir}: cannot be written: {error.strerror}")
+        else:
+            self._log.well("files", f"{self._settings.state_dir}: can be written again")
+
+
+_FIXED = ("listen", "tls_certificate", "tls_key", "tls_client_ca")
+
+
+def _status(seen: Seen) -> str:
+    """One line that tells the story."""
+    problems = f"; {seen.problems} {'finding' if seen.problems == 1 else 'findings'}" if seen.problems else ""
+    return seen.status + problems
+
+
+@contextmanager
+def _signals(handle: Callable[[int], None]) -> Iterator[socket.socket]:
+    """Handled between two turns: a socket is readable when one has come."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        old = {number: signal.signal(number, lambda number, _: handle(number)) for number in _SIGNALS}
+        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in old.items():
+                signal.signal(number, handler)

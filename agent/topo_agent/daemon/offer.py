@@ -1,0 +1,90 @@
+"""What the agent offers: the last good look at the machine, how old it is, and the pages made from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from topo_agent.host import Json
+from topo_agent.publishers.http import Page
+from topo_agent.publishers.metrics import exposition
+from topo_agent.views.page import page
+
+Families = Callable[[], Iterable[Json]]
+
+_TURNS_WITHIN = 30.0  # seconds: a loop that has not turned for so long hangs
+
+
+class Seen(NamedTuple):
+    """One answer of the scanner."""
+
+    whole: bool  # the drivers were asked, too
+    digest: str
+    diagnostics: list[Json]
+    topology: str
+    findings: str
+    problems: int
+    matrix: str
+    tree: str
+    status: str
+    families: list[Json]
+    low: list[str]  # links below their maximum in this reading
+    cost: dict[str, float]
+
+    def same_structure(self, other: Seen | None) -> bool:
+        return other is not None and self.digest == other.digest and self.diagnostics == other.diagnostics
+
+
+class Offer:
+    """Written by the loop, read by the threads of the server: each reading takes one reference to what is whole."""
+
+    def __init__(self, own: Families, clock: Callable[[], float]) -> None:
+        """`own` are the metrics of the agent itself."""
+        self._own, self._clock = own, clock
+        self.seen: Seen | None = None
+        self.stale_since: float | None = None
+        self.turned = clock()
+        self.why = "the first scan is not done"
+
+    def pages(self, path: str, accept: str) -> Page | None:
+        """Every page; a document that is not known any more is status 503 with the reason."""
+        if path == "/healthz":
+            turning = self._clock() - self.turned < _TURNS_WITHIN
+            return _plain(200 if turning else 503, "ok" if turning else "the loop does not turn")
+        if path == "/readyz":
+            return _plain(200, "ok") if self.seen else _plain(503, self.why)
+        if path == "/metrics":
+            seen = self.seen
+            body, kind = exposition([*(seen.families if seen else ()), *self._own()], accept)
+            return Page(200, kind, body)
+        return self._of_machine(path)
+
+    def _of_machine(self, path: str) -> Page | None:
+        seen = self.seen
+        if path not in ("/", "/topology.json", "/matrix.txt", "/findings.json"):
+            return None
+        if seen is None:
+            return _plain(503, self.why)
+        if path == "/":
+            findings = "\n".join(_sentences(seen.findings))
+            text = page("topo-agent", tree=seen.tree, matrix=seen.matrix, findings=findings, note=self._note())
+            return Page(200, "text/html; charset=utf-8", text.encode())
+        if path == "/matrix.txt":
+            return Page(200, "text/plain; charset=utf-8", seen.matrix.encode())
+        text = seen.topology if path == "/topology.json" else seen.findings
+        return Page(200, "application/json", text.encode())
+
+    def _note(self) -> str:
+        since = self.stale_since
+        return "" if since is None else f"stale for {self._clock() - since:.0f} s: {self.why}"
+
+
+def _plain(status: int, text: str) -> Page:
+    return Page(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+def _sentences(findings: str) -> list[str]:
+    """The findings that are worth mending, a line each."""
+    worth = [one for one in json.loads(findings) if one["severity"] != "info"]
+    return [f"{one['severity']}: {one['code']}: {' '.join(one['subjects'])}: {one['evidence']}" for one in worth]

@@ -1,0 +1,121 @@
+"""The process that scans for the loop: `python -m topo_agent.daemon.scanner`.
+
+A line of JSON on stdin is a question, lines of JSON on stdout are its answers. It keeps nothing between two, save
+what it has imported: another one in its place gives the same answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from typing import NamedTuple
+
+from topo_agent.graph import checks, pairing
+from topo_agent.graph.applied import Resolved, Unresolved, resolve
+from topo_agent.graph.build import build
+from topo_agent.graph.overlay import EMPTY, Overlay
+from topo_agent.host import BadSource, Host, Json, Unavailable, files
+from topo_agent.host.opening import open_host
+from topo_agent.readers.overlay import BadOverlay, parse
+from topo_agent.scan import scan
+from topo_agent.views import findings, matrix, summary, tree
+from topo_agent.views.document import as_json, document
+
+_WIDTH = 100  # columns
+_LINKS = ("link_width", "link_speed")
+
+
+class Question(NamedTuple):
+    """What the loop wants to know."""
+
+    source: str | None = None  # None: this machine
+    overlay: str | None = None
+    timeout: float = 60.0  # seconds for a driver
+    pairs: bool = False  # metrics of every pair of GPU and NIC, too
+    again: tuple[str, ...] = ()  # "link_width:pci:0000:41:00.0": earlier readings found that link low, too
+    first: bool = False  # nothing is known yet: what sysfs tells is worth hearing before a driver answers
+
+    @classmethod
+    def read(cls, line: str) -> Question:
+        """ValueError, TypeError where it is none."""
+        return cls(**json.loads(line))
+
+
+class _NotYet:
+    """A machine without what its drivers say, as long as they are being asked."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+
+    def document(self, name: str) -> Json:
+        if name == "nvml":
+            raise Unavailable("timeout", "the NVIDIA driver is still being asked")
+        return self._host.document(name)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        question = Question.read(line)
+        try:
+            if question.first and question.source is None:
+                _say(_answer(question, quick=True))
+            _say(_answer(question, quick=False))
+        except (BadSource, BadOverlay, Unresolved, files.Unreadable) as error:
+            _say({"error": str(error)})
+
+
+def _say(answer: dict[str, Json]) -> None:
+    sys.stdout.write(json.dumps(answer, ensure_ascii=True, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def _answer(question: Question, *, quick: bool) -> dict[str, Json]:
+    """Every form in which the agent offers the machine; `whole` once the drivers have been asked."""
+    started, spent = time.perf_counter(), _processor_seconds()
+    host = open_host(question.source, timeout=question.timeout)
+    inventory = scan(_NotYet(host) if quick else host)
+    scanned = time.perf_counter()
+    overlay = _overlay(question.overlay)
+    topology = build(inventory, overlay)
+    operator = resolve(overlay, topology) if overlay is not EMPTY else Resolved()
+    choices = pairing.pairs(topology, operator)
+    found = checks.findings(topology, choices, frozenset(question.again))
+    said = document(topology)
+    return {
+        "whole": not quick,
+        "digest": said["digest"],
+        "diagnostics": said["diagnostics"],
+        "topology": as_json(said),
+        "findings": json.dumps(findings.as_data(found), indent=2, ensure_ascii=False) + "\n",
+        "problems": sum(one.severity != "info" for one in found),
+        "low": [f"{one.code}:{subject}" for one in found if one.code in _LINKS for subject in one.subjects],
+        "matrix": matrix.matrix(topology),
+        "tree": tree.tree(topology, width=_WIDTH),
+        "status": ", ".join(summary.counts(topology)),
+        "cost": {
+            "scan_seconds": scanned - started,
+            "seconds": time.perf_counter() - started,
+            "cpu_seconds": _processor_seconds() - spent,
+        },
+    }
+
+
+def _overlay(path: str | None) -> Overlay:
+    return EMPTY if path is None else parse(files.text(path, "an overlay (YAML)"), path)
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    # Its own output is the answer: what a library prints must not get between.
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+    sys.stdout = answers
+    main()
