@@ -27,11 +27,13 @@ from tests.labs.apt import Apt
 from tests.labs.cpio import File, Tree, cpio, link
 
 REPOSITORY = Path(__file__).parents[2]
-DEPENDENCIES = ("click", "pyroute2")  # pure Python, from the environment that runs the test; PyYAML is not needed here
-PACKAGES = ("busybox-static", "hwloc-nox", "libpython3-stdlib", "python3-minimal")
+# Pure Python, from the environment that runs the test; PyYAML is not needed here.
+DEPENDENCIES = ("click", "prometheus_client", "pyroute2", "pyudev")
+PACKAGES = ("busybox-static", "hwloc-nox", "libpython3-stdlib", "libudev1", "python3-minimal", "python3-psutil")
 # Something depends on them, and nothing here runs them.
 NOT_NEEDED = ("dpkg", "gcc-12-base", "libdb5.3", "libtirpc-common", "media-types", "readline-common", "tar")
 MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000e", "nvme")  # loaded in this order
+MORE_MODULES = ("8021q", "bonding")  # loaded by a lab that needs them
 DAYS_KEPT = 30
 
 INIT = """\
@@ -199,6 +201,10 @@ def _modules(found: Tree) -> Iterator[tuple[str, File]]:
     for name in MODULES:
         yield from add(name)
     yield "modules/order", File(stat.S_IFREG | 0o644, "\n".join(order).encode())
+    at_boot = len(order)
+    for name in MORE_MODULES:
+        yield from add(name)
+    yield "modules/more", File(stat.S_IFREG | 0o644, "\n".join(order[at_boot:]).encode())
 
 
 def _package(name: str) -> Path:

@@ -6,7 +6,9 @@ the threads of the server. Times are of the monotonic clock.
 
 from __future__ import annotations
 
+import grp
 import json
+import os
 import selectors
 import signal
 import socket
@@ -24,6 +26,8 @@ from topo_agent.daemon.repeated import Repeated
 from topo_agent.daemon.schedule import Schedule
 from topo_agent.daemon.worker import Worker
 from topo_agent.host import Json
+from topo_agent.publishers import files
+from topo_agent.publishers.metrics import exposition
 from topo_agent.publishers.state import State
 from topo_agent.settings import Settings
 from topo_agent.views.changes import changes
@@ -185,7 +189,8 @@ class Loop:
         self._log.warn("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
         self._offer.seen = None
         self._counts.stale = False
-        self._write(lambda: self._state and self._state.topology(None))
+        self._write("state", lambda: self._state and self._state.topology(None))
+        self._write("textfile", lambda: self._collected(None))
 
     def _took(self, seen: Seen) -> None:
         before, now = self._offer.seen, time.monotonic()
@@ -199,12 +204,13 @@ class Loop:
         self._offer.seen, self._offer.stale_since = seen, None
         self._counts.stale = False
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
+        self._write("textfile", lambda: self._collected(seen))
         if not seen.same_structure(before):
             self._changed(before, seen)
 
     def _changed(self, before: Seen | None, seen: Seen) -> None:
         """Files and the log, of what differs. What a driver adds to the first look is no change of the machine."""
-        self._write(lambda: self._state and self._state.topology(seen.topology))
+        self._write("state", lambda: self._state and self._state.topology(seen.topology))
         if before is None:
             self._log.note("topology", _status(seen), digest=seen.digest)
         elif before.whole:
@@ -220,7 +226,7 @@ class Loop:
         if found:
             self._counts.generation += 1
             self._counts.last_change = time.time()
-            self._write(lambda: self._state and self._state.changed(entries))
+            self._write("state", lambda: self._state and self._state.changed(entries))
 
     # Settings and files
 
@@ -231,17 +237,37 @@ class Loop:
         chosen = self._settings
         if not chosen.state_dir:
             return None
-        return State(chosen.state_dir, mode=chosen.state_mode, group=chosen.state_group, changes=chosen.history)
+        return State(
+            chosen.state_dir, mode=chosen.state_mode, group=self._group(chosen.state_group), changes=chosen.history
+        )
 
-    def _write(self, work: Callable[[], object]) -> None:
+    def _group(self, name: str) -> int | None:
+        """By name or number; files of a group that is not here are of the program's own, and that is said."""
+        if not name or name.isdigit():
+            return int(name) if name else None
+        try:
+            return grp.getgrnam(name).gr_gid
+        except KeyError:
+            self._log.warn("settings", f"state-group: there is no group {name} here")
+            return None
+
+    def _collected(self, seen: Seen | None) -> None:
+        """For the textfile collector of node_exporter: the machine's metrics, or no file."""
+        path = self._settings.textfile
+        if path and seen is not None:
+            files.replace(path, exposition(seen.families, "text/plain")[0].decode(), mode=0o644)
+        elif path and os.path.exists(path):
+            os.unlink(path)
+
+    def _write(self, what: str, work: Callable[[], object]) -> None:
         """A full disk costs the file and a sentence."""
         try:
             work()
         except OSError as error:
             self._counts.files_failed += 1
-            self._log.once("files", f"{self._settings.state_dir}: cannot be written: {error.strerror}")
+            self._log.once(what, f"cannot be written: {error.strerror or error} ({error.filename or 'a file'})")
         else:
-            self._log.well("files", f"{self._settings.state_dir}: can be written again")
+            self._log.well(what, "can be written again")
 
 
 _FIXED = ("listen", "tls_certificate", "tls_key", "tls_client_ca")

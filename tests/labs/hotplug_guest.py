@@ -1,0 +1,162 @@
+"""Runs inside the guest of the hot-plug lab: starts the agent, watches the kernel and the agent, writes results.json.
+
+Only what Python itself has: an independent witness. Each latency is from the last uevent of a burst, by the guest's
+clock, until /metrics and topology.json say what is true.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+PAGE = "http://127.0.0.1:19738"
+STATE = "/run/topo-agent"
+BY_HAND = 45
+SEEN = ("pci", "net", "nvme", "infiniband", "drm", "accel")
+_EVENTS = 15  # NETLINK_KOBJECT_UEVENT
+
+last_event = 0.0
+
+
+def watch() -> None:
+    """The time of the last uevent of what the agent listens to."""
+    global last_event  # noqa: PLW0603 one number, written here and read there
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _EVENTS) as kernel:
+        kernel.bind((0, 1))
+        while True:
+            words = kernel.recv(1 << 16).split(b"\0")
+            if any(word.decode("utf-8", "replace") == f"SUBSYSTEM={name}" for word in words for name in SEEN):
+                last_event = time.monotonic()
+
+
+def got(path: str) -> str:
+    with urllib.request.urlopen(PAGE + path, timeout=10) as answer:  # noqa: S310 our own address
+        return str(answer.read().decode())
+
+
+def until(true: Callable[[], bool], seconds: float, what: str) -> float:
+    """When it became true; the results so far are written where it does not."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if true():
+                return time.monotonic()
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.05)
+    raise TimeoutError(what)
+
+
+def addresses() -> tuple[set[str], set[str]]:
+    """PCI addresses of NICs and drives: in topology.json of the state directory, and on /metrics."""
+    with open(f"{STATE}/topology.json", encoding="utf-8") as file:
+        document = json.load(file)
+    written = {one["address"] for one in document["devices"] if one.get("kind") in ("nic", "nvme")}
+    shown = {
+        line.split('pci_bus_id="')[1].split('"')[0]
+        for line in got("/metrics").splitlines()
+        if line.startswith("topo_pcie_link_max_bandwidth_bytes_per_second{")
+    }
+    return written, shown
+
+
+def own() -> dict[str, float]:
+    """What the agent says that it costs."""
+    told = {}
+    for line in got("/metrics").splitlines():
+        for name in ("open_descriptors", "threads", "memory_bytes"):
+            if line.startswith(f"topo_agent_{name} "):
+                told[name] = float(line.split()[1])
+    return told
+
+
+def latency(gone: set[str], back: set[str], what: str) -> float:
+    """Seconds from the last uevent until `gone` are nowhere and `back` are in both places."""
+
+    def true() -> bool:
+        written, shown = addresses()
+        return not gone & (written | shown) and back <= written & shown
+
+    return until(true, 60, what) - last_event
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def stacked() -> dict[str, Any]:
+    """A VLAN and a bond, made with ip; found in the document with what only netlink tells."""
+    nic = sorted(os.listdir("/sys/bus/pci/devices/" + sys.argv[1] + "/net"))[0]
+    for command in (
+        ["ip", "link", "set", nic, "up"],
+        ["ip", "link", "add", "link", nic, "name", "lab.100", "type", "vlan", "id", "100"],
+        ["ip", "link", "add", "name", "labbond", "type", "bond"],
+    ):
+        subprocess.run(command, check=True)
+
+    def there() -> dict[str, Any]:
+        document = json.loads(got("/topology.json"))
+        return {name: one for one in document["devices"] for name in (one.get("name"),) if name in ("lab.100", "labbond")}
+
+    until(lambda: len(there()) == 2, 30, "the VLAN and the bond")
+    return there()
+
+
+def main() -> None:
+    results: dict[str, Any] = {"qmp": [], "by_hand": []}
+    threading.Thread(target=watch, daemon=True).start()
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "topo_agent", "run", "--rescan", "1h", "--state-dir", STATE, "--log-format", "json"]
+    )
+    try:
+        lab(results)
+        started = time.monotonic()
+        agent.send_signal(signal.SIGTERM)
+        results["status"] = agent.wait(20)
+        results["stop_seconds"] = time.monotonic() - started
+    except BaseException as error:
+        results["error"] = repr(error)
+        agent.kill()
+        raise
+    finally:
+        write("/out/results.json", json.dumps(results))
+
+
+def lab(results: dict[str, Any]) -> None:
+    nic, disk = both = sys.argv[1:3]
+    pair = set(both)
+    until(lambda: got("/readyz") == "ok\n", 60, "ready")
+    until(lambda: pair <= addresses()[0] & addresses()[1], 60, "both devices")
+    print("lab: ready", flush=True)
+    for cycle in range(int(sys.argv[3])):
+        # The host unplugs both over QMP: first the last of them has to leave /sys.
+        until(lambda: not pair & {*os.listdir("/sys/bus/pci/devices")}, 90, "unplugged")
+        gone = latency(pair, set(), "gone")
+        print(f"lab: gone {cycle}", flush=True)
+        until(lambda: pair <= {*os.listdir("/sys/bus/pci/devices")}, 90, "plugged")
+        results["qmp"].append([gone, latency(set(), pair, "back")])
+        print(f"lab: back {cycle}", flush=True)
+    results["stacked"] = stacked()
+    for cycle in range(BY_HAND):
+        one = both[cycle % 2]
+        write(f"/sys/bus/pci/devices/{one}/remove", "1")
+        gone = latency({one}, set(), "removed")
+        write("/sys/bus/pci/rescan", "1")
+        results["by_hand"].append([gone, latency(set(), {one}, "found again")])
+        if cycle == 4:
+            results["early"] = own()
+    results["late"] = own()
+    results["changes"] = len(open(f"{STATE}/history.jsonl", encoding="utf-8").read().splitlines())  # noqa: SIM115
+
+
+main()
