@@ -6,12 +6,15 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, cast
 
 import click
 
 from topo_agent import __version__
+from topo_agent.commands import config
+from topo_agent.commands.answer import COULD_NOT, LOST, NO, CouldNot, F, option
+from topo_agent.commands.answer import as_json as _json
+from topo_agent.commands.answer import give as _give
 
 if TYPE_CHECKING:
     from topo_agent.graph.applied import Resolved
@@ -19,24 +22,8 @@ if TYPE_CHECKING:
     from topo_agent.graph.nodes import Device, DeviceKind
     from topo_agent.graph.overlay import Overlay
     from topo_agent.graph.topology import Topology
-    from topo_agent.host import Host, Json
+    from topo_agent.host import Host
     from topo_agent.ids import Ref
-
-F = TypeVar("F", bound=Callable[..., Any])  # click decorates functions of any signature
-
-NO, USAGE, COULD_NOT, LOST = 1, 2, 3, 4
-"""Exit statuses (docs/architecture.md): 1 is an answer, 2 and more are trouble."""
-
-
-class CouldNot(click.ClickException):
-    """Bad input, I/O, no such device: one line, status 3."""
-
-    exit_code = COULD_NOT
-
-    def show(self, file: Any = None) -> None:  # noqa: ARG002 click's signature
-        from topo_agent.views.text import clean
-
-        click.echo(f"topo-agent: {clean(self.message)}", err=True)
 
 
 def main() -> NoReturn:
@@ -75,12 +62,6 @@ def _status() -> int:
         click.echo(f"topo-agent: internal error: {type(error).__name__}: {error}", err=True)
         click.echo("TOPO_AGENT_DEBUG=1 shows where; please report it with `topo-agent record`.", err=True)
         return COULD_NOT
-
-
-def option(*names: str, **how: Any) -> Callable[[F], F]:
-    """A click option that is also an environment variable: `--from` is TOPO_AGENT_FROM."""
-    long = next(name for name in names if name.startswith("--")).split("/")[0]
-    return click.option(*names, envvar="TOPO_AGENT_" + long[2:].upper().replace("-", "_"), **how)
 
 
 class Look(NamedTuple):
@@ -172,6 +153,9 @@ class _OnTerminal:
 @click.version_option(__version__, message="topo-agent %(version)s")
 def cli() -> None:
     """How a server is wired: CPUs, NUMA nodes, PCI, and what is near what."""
+
+
+cli.add_command(config.config)
 
 
 @cli.command(short_help="The machine, or what surrounds one device.")
@@ -510,12 +494,6 @@ def _function(topology: Topology, text: str) -> Device:
     return device
 
 
-def _json(said: Json) -> str:
-    import json
-
-    return json.dumps(said, indent=2, ensure_ascii=False) + "\n"
-
-
 def _document(topology: Topology, form: str, start: Ref | None) -> str:
     from topo_agent.views.document import document
 
@@ -527,33 +505,6 @@ def _document(topology: Topology, form: str, start: Ref | None) -> str:
     import yaml
 
     return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
-
-
-def _give(text: str, output: str | None) -> None:
-    """Data to stdout, or whole into a file. Names that are no UTF-8 come out with "?" in them."""
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    if output is None or output == "-":
-        _say(text)
-        return
-    from topo_agent.publishers import files
-
-    try:
-        files.replace(output, text)
-    except OSError as error:
-        raise CouldNot(f"{output}: cannot be written: {error.strerror}") from None
-
-
-def _say(text: str) -> None:
-    """All of it to stdout: a write may be cut short by a full disk, and the next one says why."""
-    if sys.stdout is None:
-        raise CouldNot("stdout is closed")
-    data = memoryview(text.encode("utf-8"))
-    try:
-        sys.stdout.flush()
-        while data:
-            data = data[os.write(sys.stdout.fileno(), data) :]
-    except OSError as error:
-        raise CouldNot(f"stdout: cannot be written: {error.strerror}") from None
 
 
 def _finish(topology: Topology, look: Look) -> None:
