@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, cast
 import click
 
 from topo_agent import __version__
-from topo_agent.commands import config
+from topo_agent.commands import config, run
 from topo_agent.commands.answer import COULD_NOT, LOST, NO, CouldNot, F, option
 from topo_agent.commands.answer import as_json as _json
 from topo_agent.commands.answer import give as _give
@@ -155,7 +155,8 @@ def cli() -> None:
     """How a server is wired: CPUs, NUMA nodes, PCI, and what is near what."""
 
 
-cli.add_command(config.config)
+for _command in (config.config, run.run, run.history):
+    cli.add_command(_command)
 
 
 @cli.command(short_help="The machine, or what surrounds one device.")
