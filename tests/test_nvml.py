@@ -20,10 +20,12 @@ import pytest
 
 from tests import nvml_stub
 from tests.nvml_stub import PROFILES
+from tests.paper import NVIDIA, grown, topology
 from tests.schemas import FOLDER, strict
 from tests.test_cli import PROGRAM, environment
 from topo_agent.host import Json, Unavailable, child, nvml_structs, recording
 from topo_agent.host.live import LiveHost
+from topo_agent.views.tree import tree
 
 ANSWERING = [name for name in PROFILES if not nvml_stub.profile(name).get("faults")]
 _LIMIT = 30.0  # seconds; nothing here comes near it
@@ -124,6 +126,21 @@ def test_the_document_is_what_the_library_says(name: str, plug: Plug) -> None:
     assert [*strict(FOLDER / "nvml-document.json").iter_errors(found)] == []
     assert isinstance(found, dict)
     assert found["gpus"], "a profile has GPUs"
+
+
+def test_mig_devices_of_the_library(plug: Plug) -> None:
+    """contract.md, section 4: `mig:0000:1b:00.0/1`, a place; the third may not be asked for its compute instance."""
+    plug("mig")
+    files = grown("pci0000:16/16:01.0/18:00.0", NVIDIA) | grown("pci0000:28/28:01.0/2a:00.0", NVIDIA)
+    found = topology(files, documents={"nvml": child.ask_in_child("nvml", _LIMIT)})
+    assert [(str(one.ref), str(one.partition_of), one.uid, one.profile, one.memory_bytes) for one in found.migs] == [
+        (f"mig:0000:18:00.0/{place}", "pci:0000:18:00.0", f"MIG-00000001-0000-4000-8000-{number:012}", profile, size)
+        for number, (place, profile, size) in enumerate(
+            ((1, "3g.40gb", 42412802048), (5, "2g.20gb", 21072183296), (13, "1g.10gb", 10468982784)), 1
+        )
+    ]
+    assert [(one.gpu_instance, one.compute_instance) for one in found.migs] == [(1, 0), (5, 0), (13, None)]
+    assert "3 MIG: 3g.40gb, 2g.20gb, 1g.10gb" in tree(found)
 
 
 def test_it_is_the_same_each_time(plug: Plug) -> None:

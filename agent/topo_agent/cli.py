@@ -238,7 +238,7 @@ def pairs(look: Look, gpu: str | None, form: str, kind: Literal["nic", "nvme"]) 
     numactl and srun commands for the CPUs near each GPU.
     """
     topology, operator = _machine(look)
-    only = None if gpu is None else topology.device(_find(topology, gpu))
+    only = None if gpu is None else topology.function(_find(topology, gpu))
     if gpu is not None and (only is None or only.kind != "gpu"):
         raise CouldNot(f"{gpu} is no GPU")
     if form == "bind":
@@ -489,7 +489,7 @@ def _find(topology: Topology, text: str) -> Ref:
 
 
 def _function(topology: Topology, text: str) -> Device:
-    device = topology.device(_find(topology, text))
+    device = topology.function(_find(topology, text))
     if device is None:
         raise CouldNot(f"{text} is no PCI function")
     return device

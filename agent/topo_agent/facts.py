@@ -204,6 +204,23 @@ class Disk(NamedTuple):
     function: PciAddress
 
 
+class MigDevice(NamedTuple):
+    """A part of a GPU that counts as a device: a compute instance in a GPU instance. It has no PCI function."""
+
+    function: PciAddress  # the GPU that it is a part of
+    gpu_instance: int  # nvmlDeviceGetGpuInstanceId
+    compute_instance: int | None  # nvmlDeviceGetComputeInstanceId
+    uuid: str | None
+    name: str | None  # "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+    memory_bytes: int | None
+    unknown: UnknownFields = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it is in its GPU. Compute instance 0 is the only one of nearly every GPU instance."""
+        return self.gpu_instance, self.compute_instance or 0
+
+
 class Gpu(NamedTuple):
     """What a driver says of one GPU. The function itself is a PciDevice; these two are joined in the graph."""
 
@@ -219,6 +236,7 @@ class Gpu(NamedTuple):
     hive: str | None = None  # xGMI hive, hex
     numa_node: NumaId | None = None  # the node of its own memory (Grace)
     fabric: str | None = None  # "<cluster uuid>.<clique>" of an NVLink fabric that is up
+    mig: bool | None = None  # MIG is on; None: nobody tells
     near_cpus: CpuSet | None = None  # NVML's CPU affinity: clipped to the asker's cpuset, a last resort
     unknown: UnknownFields = ()
 
@@ -277,6 +295,7 @@ class Inventory:
     nvme: tuple[Nvme, ...] = ()
     disks: tuple[Disk, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    migs: tuple[MigDevice, ...] = ()
     kfd_hidden: int = 0  # KFD nodes that the device cgroup hides
     gpu_links: tuple[GpuLink, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     peer_access: tuple[PeerAccess, ...] = ()

@@ -71,6 +71,11 @@ def pci_ref(address: PciAddress) -> Ref:
     return Ref("pci", str(address))
 
 
+def mig_ref(gpu: PciAddress, instance: int, compute: int) -> Ref:
+    """`mig:0000:1b:00.0/1`: the GPU instance, and its compute instance where that is not 0: `mig:0000:1b:00.0/1/2`."""
+    return Ref("mig", f"{gpu}/{instance}" + (f"/{compute}" if compute else ""))
+
+
 def numa_ref(node: NumaId) -> Ref:
     return Ref("numa", str(node))
 

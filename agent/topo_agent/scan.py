@@ -68,6 +68,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         disks=drives.disks if drives else (),
         gpus=(*(drivers.gpus if drivers else ()), *(amd.gpus if amd else ())),
         gpu_links=_both(drivers.links if drivers else None, amd.links if amd else None),
+        migs=drivers.migs if drivers else (),
         kfd_hidden=amd.hidden if amd else 0,
         peer_access=drivers.peer_access if drivers else (),
         allowed_cpus=asker.allowed_cpus,

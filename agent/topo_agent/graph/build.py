@@ -36,6 +36,7 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
         memories=memories,
         roots=roots,
         devices=joined,
+        migs=join.migs(inventory, joined or ()) if inventory.migs else (),
         virtuals=virtual.read(inventory),
         links=links.read(inventory.gpu_links),
         peer_access=inventory.peer_access,

@@ -28,13 +28,14 @@ def gpus_of(
     given, by, certain = _given(topology, visible, said.get("NVIDIA_VISIBLE_DEVICES"))
     if not given and by:
         return given, by, certain
+    migs = _migs(topology)
     chosen: dict[int, list[Device]] = {}
     for key, vendor in _variables(given, said):
         family = chosen.get(vendor, [gpu for gpu in given if gpu.vendor == vendor])
         # ROCm counts in the order of KFD, which the graph does not have: layouts.md §6 has 75 05 65 15 of one machine.
         # CUDA counts the fastest first unless told PCI_BUS_ID, which among equals is the order of the bus.
         ordered = vendor == _NVIDIA and (pci_order or len({gpu.device for gpu in family}) == 1)
-        found, sure = _named(family, said[key], ordered=ordered)
+        found, sure = _named(family, said[key], migs, ordered=ordered)
         chosen[vendor] = family if found is None else found
         by, certain = (key if found is not None else f"all that {key} may mean"), certain and sure
     if chosen:
@@ -65,7 +66,7 @@ def _given(topology: Topology, visible: Iterable[str] | None, toolkit: str | Non
     if toolkit is None or toolkit == "all" or not nvidia or (silent and by_sight):
         return gpus, "", True
     whole = ",".join(word.partition(":")[0] for word in toolkit.split(","))  # "0:1" is MIG device 1 of GPU 0
-    found, sure = _named(nvidia, whole, ordered=True)  # "void" names nothing
+    found, sure = _named(nvidia, whole, _migs(topology), ordered=True)  # "void" names nothing
     if found is None:
         return nvidia, f"all that {key} may mean", False
     return sorted(found, key=lambda gpu: gpu.address), key, sure and not by_sight
@@ -84,7 +85,14 @@ def _variables(given: list[Device], said: Mapping[str, str]) -> list[tuple[str, 
     return [(key, vendor) for key, vendor in wanted if key in said and vendor in vendors]
 
 
-def _named(gpus: list[Device], value: str, *, ordered: bool) -> tuple[list[Device] | None, bool]:
+def _migs(topology: Topology) -> dict[str, Ref]:
+    """MIG UUID -> its GPU."""
+    return {one.uid: one.partition_of for one in topology.migs if one.uid}
+
+
+def _named(
+    gpus: list[Device], value: str, migs: Mapping[str, Ref], *, ordered: bool
+) -> tuple[list[Device] | None, bool]:
     """What a list names, and is that certain; None: one of these, and nothing here can tell which.
 
     It ends at the first entry that is invalid (CUDA programming guide, CUDA_VISIBLE_DEVICES; rocdevice.cpp as above).
@@ -98,12 +106,14 @@ def _named(gpus: list[Device], value: str, *, ordered: bool) -> tuple[list[Devic
         if word.isascii() and word.isdigit():
             named = places[int(word) :][:1] if len(word) < 4 else []
             sure = sure and (ordered or len(gpus) == 1 or not named)
+        elif word in migs:
+            named = [gpu for gpu in gpus if gpu.ref == migs[word]]
         elif uuid.startswith("GPU-"):
             named = [gpu for gpu in gpus if _uuid(gpu).startswith(uuid)]
             if not named and not all(gpu.uid for gpu in gpus):
                 return None, False
         elif word.startswith("MIG-"):
-            return None, False  # its own UUID: NVML alone knows of which GPU
+            return None, False  # its own UUID, and NVML did not say of which GPU
         else:
             named = []
         if len(named) != 1:  # CUDA wants a beginning that only one GPU has

@@ -15,8 +15,8 @@ class NoSuchDevice(Exception):
 
 
 def find(topology: Topology, text: str) -> Ref:
-    """What a name means: an id of the document, an interface, an RDMA device, a drive, a GPU's UUID or its unique
-    beginning, gpu0, a PCI address, or a short one (`1b:00.0`) where only one domain has it.
+    """What a name means: an id of the document, an interface, an RDMA device, a drive, the UUID of a GPU or of a MIG
+    device or its unique beginning, gpu0, a PCI address, or a short one (`1b:00.0`) where only one domain has it.
     """
     word = text.strip()
     found = list(dict.fromkeys(_matches(topology, word)))
@@ -48,20 +48,23 @@ def _matches(topology: Topology, word: str) -> list[Ref]:
 
 
 def _by_beginning(called: dict[str, list[Ref]], word: str) -> list[Ref]:
-    """A GPU's UUID may be cut: `GPU-5f3a`."""
-    if not word.startswith("GPU-"):
+    """A UUID may be cut: `GPU-5f3a`, `MIG-5f3a`."""
+    if not word.startswith(("GPU-", "MIG-")):
         return []
     return sorted({ref for name, refs in called.items() if name.startswith(word) for ref in refs})
 
 
 def _called(topology: Topology) -> dict[str, list[Ref]]:
-    """Everything that people call a device by: interfaces, RDMA devices, drives, GPU UUIDs, gpu0."""
+    """Everything that people call a device by: interfaces, RDMA devices, drives, UUIDs, gpu0."""
     found: dict[str, list[Ref]] = {}
     everything: tuple[Device | Virtual, ...] = (*(topology.devices or ()), *topology.virtuals)
     for one in everything:
         names = (*one.names.netdev, *one.names.rdma, *one.names.nvme, *one.names.nvme_path, *one.names.block)
         for name in (*names, *one.names.nodes, *((one.uid,) if one.uid else ())):
             found.setdefault(name, []).append(one.ref)
+    for mig in topology.migs:
+        if mig.uid:
+            found.setdefault(mig.uid, []).append(mig.ref)
     for ref, number in gpu_numbers(topology).items():
         found.setdefault(f"gpu{number}", []).append(ref)
         found.setdefault(f"GPU{number}", []).append(ref)

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
-from topo_agent.graph.nodes import Device, GpuPart, Memory, Names, NicPart, NicPort, NvmePart, PortState
-from topo_agent.ids import PciAddress, Ref, pci_ref
+from topo_agent.graph.nodes import Device, GpuPart, Memory, Mig, Names, NicPart, NicPort, NvmePart, PortState
+from topo_agent.ids import PciAddress, Ref, mig_ref, pci_ref
 
 T = TypeVar("T")
 
@@ -21,6 +21,7 @@ _REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf[0-9]+|sf[0-9]+)?", re.ASCII)
 
 _BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
 _MELLANOX, _AMD = 0x15B3, 0x1002
+_PARTS = ("mig",)  # what drivers add to a GPU: unknown there and not of the function
 _ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
 
 
@@ -51,6 +52,25 @@ def devices(inventory: Inventory, bare: tuple[Device, ...], memories: Iterable[M
     _strangers(said, {device.address for device in bare}, notes)
     enslaved = {lower for netdev in inventory.netdevs for lower in netdev.lower if netdev.kind == "bond"}
     return _boards([_joined(device, said, enslaved) for device in bare], said)
+
+
+def migs(inventory: Inventory, devices: Iterable[Device]) -> tuple[Mig, ...]:
+    """The MIG devices of every GPU that is on the bus."""
+    present = {device.ref for device in devices}
+    return tuple(
+        Mig(
+            ref=mig_ref(one.function, *one.place),
+            partition_of=pci_ref(one.function),
+            gpu_instance=one.gpu_instance,
+            compute_instance=one.compute_instance,
+            uid=one.uuid,
+            title=one.name,
+            memory_bytes=one.memory_bytes,
+            unknown=one.unknown,
+        )
+        for one in inventory.migs
+        if pci_ref(one.function) in present
+    )
 
 
 def ports_now(inventory: Inventory, devices: Iterable[Device]) -> list[tuple[Ref, tuple[PortState, ...]]]:
@@ -225,6 +245,8 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool
             compute_units=next((one.compute_units for one in order if one.compute_units), None),
             fabric=next((one.fabric for one in order if one.fabric), None),
             hive=next((one.hive for one in order if one.hive), None),
+            mig=any(one.mig for one in order),
+            unknown=tuple((field, refused.pop(field)) for field in _PARTS if field in refused),
         ),
         unknown=_reasons(device, refused.items()),
     )

@@ -59,13 +59,14 @@ def outlier(machine: Machine) -> Iterator[Seen]:
 
 
 def nvlink_partial(machine: Machine) -> Iterator[Seen]:
+    """A GPU that is cut into MIG devices has no NVLinks by itself."""
     active: Counter[Ref] = Counter()
     for a, b, _, count in machine.topology.nvlinks_now:
         active[a] += count
         if b is not None:
             active[b] += count
     told = {ref for link in machine.topology.links or () for ref in (link.a, link.b) if ref and link.kind == "nvlink"}
-    for same in machine.equals(machine.gpus):
+    for same in machine.equals(gpu for gpu in machine.gpus if not (gpu.gpu and gpu.gpu.mig)):
         most = max((active[gpu.ref] for gpu in same if gpu.ref in told), default=0)
         for gpu in same:
             if active[gpu.ref] < most and (gpu.ref in told or gpu.names.nvml_index is not None):

@@ -81,6 +81,8 @@ class GpuPart(NamedTuple):
     compute_units: int | None = None
     hive: str | None = None
     fabric: str | None = None
+    mig: bool = False  # it is cut into MIG devices, or waits to be
+    unknown: UnknownFields = ()
 
 
 class NicPort(NamedTuple):
@@ -145,6 +147,25 @@ class Device(NamedTuple):
     unknown: UnknownFields = ()
 
 
+class Mig(NamedTuple):
+    """A MIG device: a part of a GPU, where its GPU is. Nothing counts it as a GPU."""
+
+    ref: Ref
+    partition_of: Ref
+    gpu_instance: int
+    compute_instance: int | None
+    uid: str | None  # MIG UUID
+    title: str | None
+    memory_bytes: int | None
+    unknown: UnknownFields = ()
+
+    @property
+    def profile(self) -> str | None:
+        """`"NVIDIA H100 80GB HBM3 MIG 3g.40gb"` -> `"3g.40gb"`."""
+        _, mark, profile = (self.title or "").rpartition("MIG ")
+        return profile if mark and profile else None
+
+
 VirtualKind = Literal["virtual_nic", "software_rdma", "remote_nvme"]
 
 
@@ -185,4 +206,4 @@ class PortState(NamedTuple):
     mtu: int | None
 
 
-Node = Package | Memory | Root | Device | Virtual
+Node = Package | Memory | Root | Device | Mig | Virtual

@@ -7,7 +7,19 @@ from types import MappingProxyType
 
 from topo_agent.diagnostics import Diagnostic
 from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine, PeerAccess
-from topo_agent.graph.nodes import Device, DeviceKind, Link, Memory, Node, Package, PeerKind, PortState, Root, Virtual
+from topo_agent.graph.nodes import (
+    Device,
+    DeviceKind,
+    Link,
+    Memory,
+    Mig,
+    Node,
+    Package,
+    PeerKind,
+    PortState,
+    Root,
+    Virtual,
+)
 from topo_agent.host import Source
 from topo_agent.ids import CpuSet, NumaId, Ref
 
@@ -24,6 +36,7 @@ class Topology:
     memories: tuple[Memory, ...] | None
     roots: tuple[Root, ...] | None
     devices: tuple[Device, ...] | None
+    migs: tuple[Mig, ...] = ()
     virtuals: tuple[Virtual, ...] = ()
     links: tuple[Link, ...] | None = None  # None: nothing here tells of NVLink or xGMI
     peer_access: tuple[PeerAccess, ...] = ()
@@ -44,6 +57,7 @@ class Topology:
             self.memories,
             self.roots,
             self.devices,
+            self.migs,
             self.virtuals,
         )
         return MappingProxyType({node.ref: node for part in parts for node in part or ()})
@@ -52,12 +66,19 @@ class Topology:
         node = self.nodes.get(ref) if ref is not None else None
         return node if isinstance(node, Device) else None
 
+    def function(self, ref: Ref | None) -> Device | None:
+        """The PCI function that a node is, or that a MIG device is a part of."""
+        node = self.nodes.get(ref) if ref is not None else None
+        return self.device(node.partition_of if isinstance(node, Mig) else ref)
+
     def of_kind(self, *kinds: DeviceKind) -> tuple[Device, ...]:
         """The devices of some kinds in bus order, virtual functions among them."""
         return tuple(device for device in self.devices or () if device.kind in kinds)
 
     def parent(self, ref: Ref) -> Ref | None:
-        """What a node hangs below: a function below a function or its root, a NUMA node below its package."""
+        """What a node hangs below: a function below a function or its root, a MIG device below its GPU, a NUMA node
+        below its package.
+        """
         return self._parents.get(ref)
 
     def children(self, ref: Ref) -> tuple[Ref, ...]:
@@ -92,7 +113,8 @@ class Topology:
 
     @cached_property
     def _parents(self) -> dict[Ref, Ref]:
-        found = {device.ref: device.parent or device.root for device in self.devices or ()}
+        found: dict[Ref, Ref | None] = {device.ref: device.parent or device.root for device in self.devices or ()}
+        found |= {mig.ref: mig.partition_of for mig in self.migs}
         for package in self.packages or ():
             for memory in self.memories or ():
                 near = memory.cpus or memory.near_cpus

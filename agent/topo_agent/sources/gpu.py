@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
-from topo_agent.facts import Gpu, GpuLink, NvLinkState, PciDevice, PeerAccess
+from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.facts import Gpu, GpuLink, MigDevice, NvLinkState, PciDevice, PeerAccess
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
-from topo_agent.sources import parse
+from topo_agent.sources import mig, parse
+from topo_agent.sources.answers import Answers, number, refusals, text
 from topo_agent.sources.entry import class_members, members
 
 _NODES = {"drm": re.compile(r"(card|renderD)[0-9]+", re.ASCII), "accel": re.compile(r"accel[0-9]+", re.ASCII)}
@@ -25,14 +26,10 @@ _PROC = "proc/driver/nvidia/gpus"
 _COMPLETED = 3  # nvml.h NVML_GPU_FABRIC_STATE_COMPLETED
 _REMOTE_GPU, _REMOTE_CPU, _REMOTE_SWITCH = 0, 1, 2
 
-_ERRORS = {"NOT_SUPPORTED": Unknown.NOT_SUPPORTED, "FUNCTION_NOT_FOUND": Unknown.NOT_SUPPORTED,
-           "NO_PERMISSION": Unknown.NOT_PERMITTED, "TIMEOUT": Unknown.TIMEOUT}  # fmt: skip
-
 _BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", re.ASCII)
 _NO_PLACE = re.compile(r"f+:ff:ff\.[0f]", re.ASCII)
 _NVSWITCH_CLASS = 0x0680
 
-Answers = dict[str, Json]
 PeerKind = Literal["gpu", "switch", "cpu", "unknown"]
 Peer = tuple[PeerKind, PciAddress | None]
 
@@ -42,6 +39,7 @@ class Found(NamedTuple):
     links: tuple[GpuLink, ...] | None  # None: nobody here tells of NVLink
     now: tuple[NvLinkState, ...]
     peer_access: tuple[PeerAccess, ...] = ()
+    migs: tuple[MigDevice, ...] = ()
 
 
 def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> Found:
@@ -59,25 +57,27 @@ def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> F
     }
     found = [pair for address, one in asked for pair in nvlinks(address, one, peers)]
     told = any(isinstance(one.get("nvlinks"), list) for _, one in asked)
+    parts = {address: mig.read(address, one.get("mig"), notes) for address, one in asked}
     return Found(
-        (*gpus, *(_nvml(address, one) for address, one in asked)),
+        (*gpus, *(_nvml(address, one, parts[address]) for address, one in asked)),
         tuple(link for link, _ in found) if told else None,
         tuple(now for _, now in found),
         tuple(_peer_access(answer, asked)),
+        tuple(device for place in sorted(parts) for device in parts[place].devices),
     )
 
 
 def _peer_access(answer: Json, asked: Iterable[tuple[PciAddress, Answers]]) -> Iterator[PeerAccess]:
     """The pairs of the document, by address: it numbers them by NVML's index."""
-    places = {_number(one.get("index")): address for address, one in asked}
+    places = {number(one.get("index")): address for address, one in asked}
     places.pop(None, None)  # a GPU that has lost its number
     pairs = answer.get("pairs") if isinstance(answer, dict) else None
     for pair in pairs if isinstance(pairs, list) else ():
         said = pair.get("p2p") if isinstance(pair, dict) else None
         if isinstance(pair, dict) and isinstance(said, dict):
-            first, second = (places.get(_number(pair.get(end))) for end in ("a", "b"))
+            first, second = (places.get(number(pair.get(end))) for end in ("a", "b"))
             if first is not None and second is not None:
-                status = ((name, code) for name, one in said.items() if (code := _number(one)) is not None)
+                status = ((name, code) for name, one in said.items() if (code := number(one)) is not None)
                 yield PeerAccess(min(first, second), max(first, second), tuple(sorted(status)))
 
 
@@ -133,20 +133,24 @@ def _asked(answer: Json, notes: Notes) -> Iterator[tuple[PciAddress, Answers]]:
         yield address, one
 
 
-def _nvml(address: PciAddress, one: Answers) -> Gpu:
-    index, memory, node = (_number(one.get(key)) for key in ("index", "memory_bytes", "numa_node_id"))
+def _nvml(address: PciAddress, one: Answers, parts: mig.Mig) -> Gpu:
+    index, memory, node = (number(one.get(key)) for key in ("index", "memory_bytes", "numa_node_id"))
     return Gpu(
         function=address,
         origin="nvml",
-        name=_text(one.get("name")),
-        uuid=_text(one.get("uuid")),
+        name=text(one.get("name")),
+        uuid=text(one.get("uuid")),
         nvml_index=index,
         memory_bytes=memory,
-        nodes=_minor(_number(one.get("minor"))),
+        nodes=_minor(number(one.get("minor"))),
         fabric=_fabric(one.get("fabric")),
         near_cpus=_affinity(one.get("cpu_affinity")),
         numa_node=None if node is None else NumaId(node),
-        unknown=_refusals(one, {"name": "model", "uuid": "uid"}),
+        mig=parts.enabled,
+        unknown=(
+            *refusals(one, {"name": "model", "uuid": "uid"}),
+            *((("mig", parts.unknown),) if parts.unknown else ()),
+        ),
     )
 
 
@@ -162,29 +166,22 @@ def _fabric(said: Json) -> str | None:
     return f"{uuid}.{clique}"
 
 
-def _refusals(one: Answers, fields: Mapping[str, str]) -> UnknownFields:
-    """Which of these were refused, and how, by what the document calls them."""
-    refused = {field: said for key, field in fields.items() if isinstance(said := one.get(key), dict)}
-    codes = {key: _ERRORS.get(str(said.get("error")), Unknown.DRIVER_ERROR) for key, said in refused.items()}
-    return tuple(sorted(codes.items()))
-
-
 def nvlinks(
     address: PciAddress, one: Answers, peers: Mapping[PciAddress, str]
 ) -> Iterator[tuple[GpuLink, NvLinkState]]:
     """The NVLinks of one GPU, those to the same peer together. `peers`: what GPUs and switches are on the bus."""
     links = one.get("nvlinks")
-    common = _number(one.get("nvlink_mbps"))  # before Hopper the driver tells one speed for all links
+    common = number(one.get("nvlink_mbps"))  # before Hopper the driver tells one speed for all links
     counts: Counter[Peer] = Counter()
     active: Counter[Peer] = Counter()
     speeds: dict[Peer, list[int | None]] = {}
     for link in links if isinstance(links, list) else ():
-        state = _number(link.get("state")) if isinstance(link, dict) else None
+        state = number(link.get("state")) if isinstance(link, dict) else None
         if isinstance(link, dict) and state is not None:
             peer = _peer(address, link, peers)
             counts[peer] += 1
             active[peer] += state in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled
-            speed = _number(link.get("speed_mbps"))
+            speed = number(link.get("speed_mbps"))
             speeds.setdefault(peer, []).append(common if speed is None else speed)
     for peer, count in sorted(counts.items(), key=str):
         kind, where = peer
@@ -209,7 +206,7 @@ def _peer(address: PciAddress, link: Answers, peers: Mapping[PciAddress, str]) -
     said = link.get("remote_bdf")
     remote = bus_id(said)
     where = remote if remote in peers and remote != address else None
-    kind = _number(link.get("remote_type"))
+    kind = number(link.get("remote_type"))
     if kind == _REMOTE_SWITCH:
         return "switch", None if remote == address else remote
     if kind == _REMOTE_CPU:
@@ -242,11 +239,3 @@ def _affinity(said: Json) -> CpuSet | None:
     return (
         frozenset(place * 64 + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1) or None
     )
-
-
-def _number(said: Json) -> int | None:
-    return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 1 << 63 else None
-
-
-def _text(said: Json) -> str | None:
-    return said if isinstance(said, str) and said else None

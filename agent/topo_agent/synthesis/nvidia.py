@@ -149,7 +149,20 @@ def _mig(tree: Tree, spec: Nvidia, one: Placed) -> Json:
     count = spec.mig.get(str(one.address), 0)
     if not count:
         return _REFUSED
-    devices: list[Json] = [{"uuid": f"MIG-{tree.uuid(f'mig {one.address}/{number}')}"} for number in range(count)]
+    part = one.spec.part
+    slice_ = (part.memory or 0) // 8
+    size = f".{round(slice_ / (1 << 30))}gb" if slice_ else ""
+    devices: list[Json] = [
+        {
+            "index": number,
+            "uuid": f"MIG-{tree.uuid(f'mig {one.address}/{number}')}",
+            "name": f"{part.title or 'NVIDIA GPU'} MIG 1g{size}",
+            "memory_bytes": slice_ or _REFUSED,
+            "gpu_instance": 7 + number,  # the smallest ones are 7 to 13 on A100 and H100
+            "compute_instance": 0,
+        }
+        for number in range(count)
+    ]
     return {"current": 1, "pending": 1, "devices": devices}
 
 

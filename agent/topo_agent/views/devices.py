@@ -31,6 +31,7 @@ def gpus(topology: Topology) -> Iterator[Row]:
             "uuid": gpu.uid or "",
             "vfs": _virtual_functions(topology, gpu),
             "nodes": " ".join(gpu.names.nodes),
+            "mig": " ".join(one.profile or one.ref.key for one in topology.migs if one.partition_of == gpu.ref),
             "nearest_nics": _nearest(topology, gpu, paths),
         }
 

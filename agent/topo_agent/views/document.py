@@ -85,15 +85,17 @@ def _part(items: Iterable[T] | None, show: Callable[[T], dict[str, Json]]) -> li
 
 
 def _devices(topology: Topology) -> list[Json] | None:
-    """The functions in bus order, then what sits on none."""
+    """The functions in bus order, then parts of GPUs, then what sits on no function."""
     if topology.devices is None and not topology.virtuals:
         return None
-    return [*map(parts.device, topology.devices or ()), *map(parts.virtual, topology.virtuals)]
+    migs = (parts.mig(one, topology.device(one.partition_of)) for one in topology.migs)
+    return [*map(parts.device, topology.devices or ()), *migs, *map(parts.virtual, topology.virtuals)]
 
 
 def _restricted(said: dict[str, Json], topology: Topology, around: Ref) -> dict[str, Json]:
     """One node, what is above and below it, the memory it is near, and every link and path that ends at it."""
-    one = topology.device(around)
+    one = topology.function(around)
+    end = str(one.ref if one else around)  # a MIG device has no links and distances but those of its GPU
     memory = topology.memory(one.numa_node) if one else None
     near = (memory.ref, *topology.ancestors(memory.ref)) if memory else ()
     kept = {str(ref) for ref in (around, *near, *topology.ancestors(around), *topology.below(around))}
@@ -103,9 +105,7 @@ def _restricted(said: dict[str, Json], topology: Topology, around: Ref) -> dict[
             found[key] = [one for one in _list(said[key]) if isinstance(one, dict) and one.get("id") in kept]
     for key in ("links", "paths"):
         if key in said:
-            found[key] = [
-                one for one in _list(said[key]) if isinstance(one, dict) and str(around) in (one["a"], one["b"])
-            ]
+            found[key] = [one for one in _list(said[key]) if isinstance(one, dict) and end in (one["a"], one["b"])]
     state = said["state"]
     found["state"] = {key: now for key, now in state.items() if key in kept} if isinstance(state, dict) else {}
     return found

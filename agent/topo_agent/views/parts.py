@@ -12,6 +12,7 @@ from topo_agent.graph.nodes import (
     GpuPart,
     Link,
     Memory,
+    Mig,
     Names,
     NicPart,
     NvmePart,
@@ -117,19 +118,50 @@ def _names(called: Names) -> dict[str, Json] | None:
 def _gpu(part: GpuPart | None) -> dict[str, Json] | None:
     if part is None:
         return None
-    return (
-        present(
-            {
-                "memory_bytes": part.memory_bytes,
-                "memory_node": part.memory_node,
-                "partitions": part.partitions,
-                "compute_units": part.compute_units,
-                "hive": part.hive,
-                "fabric": part.fabric,
-            }
-        )
-        or None
+    said = present(
+        {
+            "memory_bytes": part.memory_bytes,
+            "memory_node": part.memory_node,
+            "partitions": part.partitions,
+            "compute_units": part.compute_units,
+            "hive": part.hive,
+            "fabric": part.fabric,
+            "mig": True if part.mig else None,
+        }
     )
+    return _with_unknown(said, part.unknown) or None
+
+
+def _with_unknown(said: dict[str, Json], unknown: UnknownFields) -> dict[str, Json]:
+    """null for what was asked and not answered, and the reasons."""
+    if not unknown:
+        return said
+    return said | {field: None for field, _ in unknown if field not in said} | {"unknown": _unknown(unknown)}
+
+
+def mig(one: Mig, gpu: Device | None) -> dict[str, Json]:
+    """A MIG device. It is near what its GPU is near, and told as unknown where that is."""
+    said: dict[str, Json] = {
+        "id": str(one.ref),
+        "kind": "mig",
+        "partition_of": str(one.partition_of),
+        "gpu_instance": one.gpu_instance,
+    }
+    said |= present(
+        {
+            "compute_instance": one.compute_instance,
+            "model": one.title,
+            "uid": one.uid,
+            "memory_bytes": one.memory_bytes,
+        }
+    )
+    unknown = dict(one.unknown)
+    if gpu is not None:
+        said["numa_node"] = gpu.numa_node
+        said["numa_nodes"] = list(gpu.numa_nodes)
+        said["cpus"] = None if gpu.cpus is None else cpulist(gpu.cpus)
+        unknown |= {field: reason for field, reason in gpu.unknown if field in ("numa_node", "cpus")}
+    return _with_unknown(said, tuple(sorted(unknown.items())))
 
 
 def _nic(part: NicPart | None) -> dict[str, Json] | None:

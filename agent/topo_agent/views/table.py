@@ -159,7 +159,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What a table shows unless other columns are asked for."""
 
 ALL_COLUMNS: dict[str, tuple[str, ...]] = {
-    "gpus": (*COLUMNS["gpus"], "cpus", "memory", "uuid", "vfs", "nodes"),
+    "gpus": (*COLUMNS["gpus"], "cpus", "memory", "uuid", "vfs", "nodes", "mig"),
     "nics": (*COLUMNS["nics"], "driver", "cpus", "layer", "mtu", "firmware", "board", "uid", "dpu"),
     "nvme": (*COLUMNS["nvme"], "driver", "cpus", "firmware", "serial", "remote"),
     "switches": (*COLUMNS["switches"], "driver", "cpus"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from topo_agent.diagnostics import Unknown
-from topo_agent.graph.nodes import Device, DeviceKind, Memory, Package, Root, Virtual
+from topo_agent.graph.nodes import Device, DeviceKind, Memory, Mig, Package, Root, Virtual
 from topo_agent.graph.order import labels
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import CpuSet, Ref, cpulist
@@ -112,6 +112,8 @@ class _Writer:
             branch = self._root(node)
         elif isinstance(node, Virtual):
             branch = Branch(node.name)
+        elif isinstance(node, Mig):
+            branch = Branch(_mig_text(node), _COLOURS["gpu"])
         else:
             branch = self._whole(node)
         for above in self.topology.ancestors(ref):
@@ -212,7 +214,7 @@ class _Writer:
         return Branch(
             self._bridge_text(device) if device.kind == "bridge" else self._text(device),
             _COLOURS.get(device.kind),
-            [self._whole(child) for child in self._children(device.ref)],
+            [*self._migs(device), *(self._whole(child) for child in self._children(device.ref))],
         )
 
     def _interesting(self, children: list[Device]) -> tuple[list[Branch], _Passed]:
@@ -240,7 +242,20 @@ class _Writer:
 
     def _device(self, device: Device) -> Branch:
         below, inside = self._interesting(self._children(device.ref))
-        return Branch(self._text(device) + inside.text(), _COLOURS.get(device.kind), below)
+        return Branch(self._text(device) + inside.text(), _COLOURS.get(device.kind), [*self._migs(device), *below])
+
+    def _migs(self, device: Device) -> Iterator[Branch]:
+        """`"3 MIG: 3g.40gb, 2 × 1g.10gb"`: all parts of a GPU on one line."""
+        if device.gpu is None or not device.gpu.mig:
+            return
+        parts = [one for one in self.topology.migs if one.partition_of == device.ref]
+        counts = Counter(one.profile or "?" for one in parts)
+        words = [f"{count} × {profile}" if count > 1 else profile for profile, count in counts.items()]
+        hidden = dict(device.gpu.unknown).get("mig")
+        if words:
+            yield Branch(f"{len(parts)} MIG: {', '.join(words)}")
+        else:
+            yield Branch(f"MIG on, its devices unknown ({hidden.value})" if hidden else "MIG on, no devices")
 
     def _text(self, device: Device) -> str:
         words = [f"{_short(device)} {self._label(device)} {device.title or names.title(device.vendor, device.device)}"]
@@ -303,6 +318,11 @@ class _Passed:
 def _interesting(device: Device) -> bool:
     base = None if device.class_code is None else device.class_code >> 16
     return device.kind in WORDS or base is None or base in (_COPROCESSOR, _ACCELERATOR)
+
+
+def _mig_text(one: Mig) -> str:
+    memory = None if one.memory_bytes is None else binary_size(one.memory_bytes)
+    return " · ".join(filter(None, (f"MIG {one.profile or one.ref.key}", memory, one.uid)))
 
 
 def _one_card(devices: list[Device]) -> bool:
