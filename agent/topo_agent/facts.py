@@ -204,6 +204,35 @@ class Disk(NamedTuple):
     function: PciAddress
 
 
+class Clique(NamedTuple):
+    """One of the cliques of a GPU in its NVLink cluster: nvml.h nvmlGpuFabricClique_v1_t."""
+
+    type: Literal["unicast_pointer", "multicast_pointer", "unicast_logical_endpoint", "multicast_logical_endpoint"]
+    id: int
+
+
+class FabricState(NamedTuple):
+    """How the NVLink fabric of a GPU is now: nvml.h nvmlGpuFabricInfo_v3_t."""
+
+    function: PciAddress
+    state: Literal["not_supported", "not_started", "in_progress", "completed"] | None  # None: one that nvml.h has not
+    status: int | None  # nvmlReturn_t, 0 is up; it says nothing before the state is completed
+    health_mask: int | None  # None: an older driver
+    health: Literal["healthy", "unhealthy", "limited_capacity"] | None  # the summary, else what the mask amounts to
+    faults: tuple[str, ...] = ()  # what the mask names
+
+
+class Platform(NamedTuple):
+    """Where a GPU is in its rack (Blackwell and later): nvml.h nvmlPlatformInfo_v2_t."""
+
+    chassis_serial: str | None
+    slot: int | None  # of the chassis; counts switch trays too
+    tray: int | None  # compute trays only
+    host_id: int | None  # the node within the slot
+    module_id: int | None  # the GPU within the node
+    unknown: UnknownFields = ()
+
+
 class MigDevice(NamedTuple):
     """A part of a GPU that counts as a device: a compute instance in a GPU instance. It has no PCI function."""
 
@@ -236,6 +265,9 @@ class Gpu(NamedTuple):
     hive: str | None = None  # xGMI hive, hex
     numa_node: NumaId | None = None  # the node of its own memory (Grace)
     fabric: str | None = None  # "<cluster uuid>.<clique>" of an NVLink fabric that is up
+    cliques: tuple[Clique, ...] = ()  # all of them with their types, where the driver tells these (615)
+    platform: Platform | None = None
+    virtualization: Literal["passthrough", "vgpu", "host_vgpu", "host_vsga"] | None = None  # None: none, or not told
     mig: bool | None = None  # MIG is on; None: nobody tells
     near_cpus: CpuSet | None = None  # NVML's CPU affinity: clipped to the asker's cpuset, a last resort
     unknown: UnknownFields = ()
@@ -305,6 +337,7 @@ class Inventory:
     hugepages_now: tuple[tuple[NumaId, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     netdevs_now: tuple[tuple[str, NetdevState], ...] = field(default=(), compare=False)
     rdma_now: tuple[tuple[str, int, RdmaPortState], ...] = field(default=(), compare=False)
+    fabrics_now: tuple[FabricState, ...] = field(default=(), compare=False)
     nvlinks_now: tuple[NvLinkState, ...] = field(default=(), compare=False)
     irqs_now: tuple[IrqState, ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

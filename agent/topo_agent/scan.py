@@ -76,6 +76,7 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         links_now=bus.links_now if bus else (),
         netdevs_now=nets.now if nets else (),
         rdma_now=ib.now if ib else (),
+        fabrics_now=drivers.fabrics if drivers else (),
         nvlinks_now=drivers.now if drivers else (),
         irqs_now=source("irq", lambda: irq.read(host, notes, busy)) or (),
         diagnostics=tuple(notes),

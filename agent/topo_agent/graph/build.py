@@ -46,6 +46,7 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
         ports_now=tuple(join.ports_now(inventory, joined or ())),
         hugepages_now=tuple((numa_ref(node), pages) for node, pages in inventory.hugepages_now),
         nvlinks_now=links.now(inventory.nvlinks_now),
+        fabrics_now=tuple((pci_ref(state.function), state) for state in inventory.fabrics_now),
         irqs_now=tuple((pci_ref(state.function), state) for state in inventory.irqs_now),
         diagnostics=tuple(sorted({*inventory.diagnostics, *notes})),
     )

@@ -21,7 +21,7 @@ _REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf[0-9]+|sf[0-9]+)?", re.ASCII)
 
 _BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
 _MELLANOX, _AMD = 0x15B3, 0x1002
-_PARTS = ("mig",)  # what drivers add to a GPU: unknown there and not of the function
+_PARTS = ("fabric", "mig", "platform")  # what drivers add to a GPU: unknown there and not of the function
 _ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
 
 
@@ -245,6 +245,9 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool
             compute_units=next((one.compute_units for one in order if one.compute_units), None),
             fabric=next((one.fabric for one in order if one.fabric), None),
             hive=next((one.hive for one in order if one.hive), None),
+            cliques=next((one.cliques for one in order if one.cliques), ()),
+            platform=next((one.platform for one in order if one.platform), None),
+            virtualization=next((one.virtualization for one in order if one.virtualization), None),
             mig=any(one.mig for one in order),
             unknown=tuple((field, refused.pop(field)) for field in _PARTS if field in refused),
         ),

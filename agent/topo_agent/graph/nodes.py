@@ -6,7 +6,7 @@ Named tuples with real annotations, for the reason that facts.py gives.
 from typing import Literal, NamedTuple
 
 from topo_agent.diagnostics import UnknownFields
-from topo_agent.facts import MemoryKind, PcieLink
+from topo_agent.facts import Clique, MemoryKind, PcieLink, Platform
 from topo_agent.ids import CpuSet, NumaId, PackageId, PciAddress, Ref
 
 Origin = Literal["firmware", "bridge", "cpulist", "nvml", "kfd", "netlink", "operator", "imported", "assumed"]
@@ -81,6 +81,9 @@ class GpuPart(NamedTuple):
     compute_units: int | None = None
     hive: str | None = None
     fabric: str | None = None
+    cliques: tuple[Clique, ...] = ()
+    platform: Platform | None = None
+    virtualization: str | None = None  # "passthrough", "vgpu", "host_vgpu", "host_vsga"
     mig: bool = False  # it is cut into MIG devices, or waits to be
     unknown: UnknownFields = ()
 

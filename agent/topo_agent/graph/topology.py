@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from topo_agent.diagnostics import Diagnostic
-from topo_agent.facts import Cache, Cpu, Hugepages, IrqState, LinkState, Machine, PeerAccess
+from topo_agent.facts import Cache, Cpu, FabricState, Hugepages, IrqState, LinkState, Machine, PeerAccess
 from topo_agent.graph.nodes import (
     Device,
     DeviceKind,
@@ -45,6 +45,7 @@ class Topology:
     links_now: tuple[tuple[Ref, LinkState], ...] = field(default=(), compare=False)
     ports_now: tuple[tuple[Ref, tuple[PortState, ...]], ...] = field(default=(), compare=False)
     nvlinks_now: tuple[tuple[Ref, Ref | None, PeerKind, int], ...] = field(default=(), compare=False)  # active ones
+    fabrics_now: tuple[tuple[Ref, FabricState], ...] = field(default=(), compare=False)
     hugepages_now: tuple[tuple[Ref, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     irqs_now: tuple[tuple[Ref, IrqState], ...] = field(default=(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

@@ -9,22 +9,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
-from topo_agent.facts import Gpu, GpuLink, MigDevice, NvLinkState, PciDevice, PeerAccess
+from topo_agent.facts import FabricState, Gpu, GpuLink, MigDevice, NvLinkState, PciDevice, PeerAccess
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
-from topo_agent.sources import mig, parse
+from topo_agent.sources import parse
 from topo_agent.sources.answers import Answers, number, refusals, text
 from topo_agent.sources.entry import class_members, members
+
+if TYPE_CHECKING:
+    from topo_agent.sources.mig import Mig
+    from topo_agent.sources.rack import Rack
 
 _NODES = {"drm": re.compile(r"(card|renderD)[0-9]+", re.ASCII), "accel": re.compile(r"accel[0-9]+", re.ASCII)}
 _PROC = "proc/driver/nvidia/gpus"
 
 # nvml.h nvmlIntNvLinkDeviceType_t
-_COMPLETED = 3  # nvml.h NVML_GPU_FABRIC_STATE_COMPLETED
 _REMOTE_GPU, _REMOTE_CPU, _REMOTE_SWITCH = 0, 1, 2
+
+# nvml.h nvmlGpuVirtualizationMode_t; 0 is none
+_VIRTUALIZATION: dict[int, Literal["passthrough", "vgpu", "host_vgpu", "host_vsga"]] = {
+    1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga",
+}  # fmt: skip
 
 _BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", re.ASCII)
 _NO_PLACE = re.compile(r"f+:ff:ff\.[0f]", re.ASCII)
@@ -40,6 +48,7 @@ class Found(NamedTuple):
     now: tuple[NvLinkState, ...]
     peer_access: tuple[PeerAccess, ...] = ()
     migs: tuple[MigDevice, ...] = ()
+    fabrics: tuple[FabricState, ...] = ()
 
 
 def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> Found:
@@ -57,13 +66,17 @@ def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> F
     }
     found = [pair for address, one in asked for pair in nvlinks(address, one, peers)]
     told = any(isinstance(one.get("nvlinks"), list) for _, one in asked)
+    from topo_agent.sources import mig, rack  # here: a machine without NVML starts sooner
+
     parts = {address: mig.read(address, one.get("mig"), notes) for address, one in asked}
+    racks = {address: rack.read(address, one) for address, one in asked}
     return Found(
-        (*gpus, *(_nvml(address, one, parts[address]) for address, one in asked)),
+        (*gpus, *(_nvml(address, one, parts[address], racks[address]) for address, one in asked)),
         tuple(link for link, _ in found) if told else None,
         tuple(now for _, now in found),
         tuple(_peer_access(answer, asked)),
         tuple(device for place in sorted(parts) for device in parts[place].devices),
+        tuple(one.state for one in racks.values() if one.state is not None),
     )
 
 
@@ -133,7 +146,10 @@ def _asked(answer: Json, notes: Notes) -> Iterator[tuple[PciAddress, Answers]]:
         yield address, one
 
 
-def _nvml(address: PciAddress, one: Answers, parts: mig.Mig) -> Gpu:
+def _nvml(address: PciAddress, one: Answers, parts: Mig, where: Rack) -> Gpu:
+    unknown = dict(refusals(one, {"name": "model", "uuid": "uid"})) | where.unknown
+    if parts.unknown is not None:
+        unknown["mig"] = parts.unknown
     index, memory, node = (number(one.get(key)) for key in ("index", "memory_bytes", "numa_node_id"))
     return Gpu(
         function=address,
@@ -143,27 +159,15 @@ def _nvml(address: PciAddress, one: Answers, parts: mig.Mig) -> Gpu:
         nvml_index=index,
         memory_bytes=memory,
         nodes=_minor(number(one.get("minor"))),
-        fabric=_fabric(one.get("fabric")),
+        fabric=where.fabric,
+        cliques=where.cliques,
+        platform=where.platform,
+        virtualization=_VIRTUALIZATION.get(number(one.get("virtualization_mode")) or 0),
         near_cpus=_affinity(one.get("cpu_affinity")),
         numa_node=None if node is None else NumaId(node),
         mig=parts.enabled,
-        unknown=(
-            *refusals(one, {"name": "model", "uuid": "uid"}),
-            *((("mig", parts.unknown),) if parts.unknown else ()),
-        ),
+        unknown=tuple(sorted(unknown.items())),
     )
-
-
-def _fabric(said: Json) -> str | None:
-    """`"<cluster uuid>.<clique>"` of a fabric that is up (state 3, status 0); an HGX board has no cluster: None."""
-    if not isinstance(said, dict) or said.get("state") != _COMPLETED or said.get("status") != 0:
-        return None
-    uuid, cliques = said.get("uuid"), said.get("cliques")
-    first = cliques[0] if isinstance(cliques, list) and cliques else None
-    clique = first.get("id") if isinstance(first, dict) else None
-    if not isinstance(uuid, str) or not uuid.strip("0-") or not isinstance(clique, int):
-        return None
-    return f"{uuid}.{clique}"
 
 
 def nvlinks(

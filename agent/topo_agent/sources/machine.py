@@ -10,23 +10,6 @@ from topo_agent.sources.entry import Entry
 
 _CPUINFO_BYTES = 4096  # one processor's block; the whole file asks every CPU for its frequency
 
-_PLACEHOLDERS = frozenset(
-    {
-        "",
-        "n/a",
-        "none",
-        "default string",
-        "system product name",
-        "system manufacturer",
-        "to be filled by o.e.m.",
-        "not specified",
-        "unknown",
-        "0123456789",
-        "empty",
-    }
-)
-"""What boards say when nobody filled in the field, lower case."""
-
 _HYPERVISOR_MAKERS = {
     "qemu": "qemu",
     "red hat": "kvm",
@@ -103,7 +86,7 @@ def _virtual(hypervisor: str | None, processor: dict[str, str], xen: str) -> boo
 def _dmi(text: str) -> str | None:
     """`"PowerEdge XE9680\\n"` -> the same; None for what boards say when nobody filled the field in."""
     said = parse.word(text)
-    return None if said is None or said.lower() in _PLACEHOLDERS else said
+    return None if said is None or said.lower() in parse.FILLERS else said
 
 
 def _first_processor(text: str) -> dict[str, str]:

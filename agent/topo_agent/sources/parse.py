@@ -22,6 +22,23 @@ _SIZE = re.compile(r"([0-9]{1,12})([KMG]?)", re.ASCII)
 
 CPUS_AT_MOST = 8192  # the largest NR_CPUS that any architecture's Kconfig allows (x86 MAXSMP, powerpc)
 
+FILLERS = frozenset(
+    {
+        "",
+        "n/a",
+        "none",
+        "default string",
+        "system product name",
+        "system manufacturer",
+        "to be filled by o.e.m.",
+        "not specified",
+        "unknown",
+        "0123456789",
+        "empty",
+    }
+)
+"""What boards say when nobody filled in the field, lower case."""
+
 
 def clean(text: str) -> str:
     """`"0-3\\n\\0"` -> `"0-3"`."""
@@ -151,3 +168,10 @@ def size(text: str) -> int:
     if not matched:
         raise ValueError(f"{said[:40]!r} is no size")
     return int(matched[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[matched[2]]
+
+
+def filler(text: str) -> bool:
+    """Is an id none: `"N/A"`, `"To be filled by O.E.M."`, `"00000000-0000"`, `"ffff"`."""
+    plain = text.strip().lower()
+    said = set(plain) - set(" .:-_0")
+    return plain in FILLERS or not said or said in ({"f"}, {"x"})

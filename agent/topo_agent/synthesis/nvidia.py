@@ -132,7 +132,7 @@ def _gpu(
         "pcie": most if now is None else {**most, "gen": _GENERATIONS[now[0]], "width": now[1]},
         "mig": _mig(tree, spec, one),
         "fabric": _fabric(spec),
-        "platform": _REFUSED if spec.platform is None else {key: _plain(text) for key, text in spec.platform},
+        "platform": _platform(spec),
         "nvlinks": _REFUSED if wired is None else wired,
         "c2c": _REFUSED if spec.c2c is None else dict(zip(("count", "active", "max_mbps"), spec.c2c, strict=True)),
     }
@@ -172,7 +172,14 @@ def _fabric(spec: Nvidia) -> Json:
     said = dict(spec.fabric)
     clique = int(said.pop("clique", "0"))
     numbers: dict[str, Json] = {key: _plain(text) for key, text in said.items()}
-    return {"api": "v3", "cliques": [{"type": 0, "id": clique}], **numbers}
+    return {"api": "v3", "cliques": [{"id": clique}], **numbers}
+
+
+def _platform(spec: Nvidia) -> Json:
+    """A serial is text, also where it is nothing but digits."""
+    if spec.platform is None:
+        return _REFUSED
+    return {key: text if key in ("ib_guid", "chassis_serial") else _plain(text) for key, text in spec.platform}
 
 
 def _plain(text: str) -> Json:

@@ -158,6 +158,8 @@ def _state(topology: Topology) -> dict[str, Json]:
     for a, b, _, active in topology.nvlinks_now:
         now = state.setdefault(str(a), {})
         now["nvlinks"] = [*_list(now.get("nvlinks")), {"peer": str(b) if b else None, "active": active}]
+    for ref, fabric in topology.fabrics_now:
+        state.setdefault(str(ref), {})["fabric"] = parts.fabric_now(fabric)
     for ref, hugepages in topology.hugepages_now:
         pages: dict[str, Json] = {str(some.size_bytes): some.pages for some in hugepages}
         state.setdefault(str(ref), {})["hugepages"] = pages

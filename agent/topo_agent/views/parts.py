@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topo_agent.diagnostics import Unknown, UnknownFields
-from topo_agent.facts import Cache
+from topo_agent.facts import Cache, FabricState, Platform
 from topo_agent.graph.bandwidth import of_lanes
 from topo_agent.graph.nodes import (
     Device,
@@ -126,10 +126,39 @@ def _gpu(part: GpuPart | None) -> dict[str, Json] | None:
             "compute_units": part.compute_units,
             "hive": part.hive,
             "fabric": part.fabric,
+            "cliques": [{"type": one.type, "id": one.id} for one in part.cliques] or None,
+            "platform": _platform(part.platform),
+            "virtualization": part.virtualization,
             "mig": True if part.mig else None,
         }
     )
     return _with_unknown(said, part.unknown) or None
+
+
+def _platform(one: Platform | None) -> dict[str, Json] | None:
+    if one is None:
+        return None
+    said: dict[str, Json] = {
+        "chassis_serial": one.chassis_serial,
+        "slot": one.slot,
+        "tray": one.tray,
+        "host_id": one.host_id,
+        "module_id": one.module_id,
+    }
+    return _with_unknown(present(said), one.unknown)
+
+
+def fabric_now(one: FabricState) -> dict[str, Json]:
+    """`status` is NVML's code, `health_mask` as nvml.h takes it apart."""
+    said: dict[str, Json] = {"state": one.state}
+    faults: list[Json] = [*one.faults]
+    optional: dict[str, Json] = {
+        "status": one.status,
+        "health": one.health,
+        "health_mask": _hex(one.health_mask, 8),
+        "faults": faults or None,
+    }
+    return said | present(optional)
 
 
 def _with_unknown(said: dict[str, Json], unknown: UnknownFields) -> dict[str, Json]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from topo_agent.diagnostics import Diagnostic, Level
 from topo_agent.graph.nodes import DeviceKind
+from topo_agent.graph.order import labels
 from topo_agent.graph.topology import Topology
+from topo_agent.ids import Ref
 from topo_agent.views.text import clean, fit, wrap
 from topo_agent.views.units import plural
 
@@ -22,6 +25,9 @@ def headline(topology: Topology, width: int) -> Iterator[str]:
         name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
     yield fit(clean(name), width)
     yield from wrap(list(counts(topology)), " · ", width)
+    rack = [clean(words) for words in (*_fabric(topology), *_chassis(topology))]
+    if rack:
+        yield from wrap(rack, " · ", width)
 
 
 def counts(topology: Topology) -> Iterator[str]:
@@ -42,6 +48,42 @@ def counts(topology: Topology) -> Iterator[str]:
             yield plural(len(physical), word, _PLURALS.get(kind)) + (f" + {plural(virtual, 'VF')}" if virtual else "")
     if topology.devices is not None:
         yield plural(len(topology.devices), "PCI function")
+
+
+def _fabric(topology: Topology) -> Iterator[str]:
+    """The cluster and clique of the GPUs, and which of them wait for it, failed, or are not well."""
+    now = dict(topology.fabrics_now)
+    gpus = {gpu.ref: gpu.gpu for gpu in topology.of_kind("gpu") if gpu.gpu is not None and gpu.ref in now}
+    for fabric, count in Counter(part.fabric for part in gpus.values() if part.fabric).items():
+        cluster, _, clique = fabric.rpartition(".")
+        some = "" if count == len(gpus) else f" ({count} of {len(gpus)} GPUs)"
+        yield f"NVLink cluster {cluster}, clique {clique}{some}"
+    waiting: dict[str, list[Ref]] = {}
+    for ref, part in gpus.items():
+        reason, state = dict(part.unknown).get("fabric"), now[ref]
+        if reason is not None:
+            waiting.setdefault(f"unknown ({reason.value})", []).append(ref)
+        elif state.state in ("not_started", "in_progress"):
+            waiting.setdefault(state.state.replace("_", " "), []).append(ref)
+        elif state.faults or state.health not in (None, "healthy"):
+            waiting.setdefault(" ".join((state.health or "", *state.faults)).strip().replace("_", " "), []).append(ref)
+    called = labels(topology) if waiting else {}
+    for words, refs in waiting.items():
+        yield f"NVLink fabric {words}: {' '.join(called.get(ref, ref.key) for ref in refs)}"
+
+
+def _chassis(topology: Topology) -> Iterator[str]:
+    """Where the GPUs are in their rack, as far as all of them say the same."""
+    told = [gpu.gpu.platform for gpu in topology.of_kind("gpu") if gpu.gpu is not None and gpu.gpu.platform is not None]
+    if len({one.chassis_serial for one in told}) != 1 or told[0].chassis_serial is None:
+        return  # a slot of nobody knows what
+    words = (
+        ("chassis", {one.chassis_serial for one in told}),
+        ("slot", {one.slot for one in told}),
+        ("tray", {one.tray for one in told}),
+    )
+    same = [f"{word} {next(iter(values))}" for word, values in words if len(values) == 1 and None not in values]
+    yield ", ".join(same)
 
 
 def foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[str]:

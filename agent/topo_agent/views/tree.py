@@ -21,6 +21,9 @@ from topo_agent.views.units import binary_size, link_name, plural
 
 _COLOURS: dict[DeviceKind, str] = {"gpu": "green", "nic": "cyan", "nvme": "magenta", "nvswitch": "yellow"}
 _STORAGE, _COPROCESSOR, _ACCELERATOR = 0x01, 0x0B, 0x12
+_VIRTUALIZATION = {
+    "passthrough": "passed through", "vgpu": "vGPU", "host_vgpu": "host of vGPUs", "host_vsga": "host of vSGA",
+}  # fmt: skip
 BOLD = "bold"
 _ROOM = 40  # columns that a line keeps for its text, however deep it is
 
@@ -271,6 +274,8 @@ class _Writer:
             words.append(f"VF of {device.physfn.key}")
         elif self.vfs[device.ref]:
             words.append(f"+{plural(self.vfs[device.ref], 'VF')}")
+        if device.gpu is not None and device.gpu.virtualization:
+            words.append(_VIRTUALIZATION[device.gpu.virtualization])
         if device.kind in WORDS and device.driver is None and self.drivers_told:
             words.append("no driver")
         return " · ".join(words) + self._elsewhere(device)
