@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.paper import AMD, Files, between, grown, inventory, kfd, place, topology
+from tests.schemas import FOLDER, strict
+from topo_agent.diagnostics import Level, Unknown
 from topo_agent.facts import Gpu, GpuLink, Inventory
 from topo_agent.graph.build import build
-from topo_agent.host.paper import Failure
+from topo_agent.host.paper import Failure, Link
 from topo_agent.ids import PciAddress
+from topo_agent.views.document import document
+from topo_agent.views.tree import tree
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
+AT = "sys/devices/pci0000:00/0000:00:01.1/0000:05:00.0"
 A, B = PciAddress(0, 5, 0, 0), PciAddress(0, 0x26, 0, 0)
 BOX = grown("pci0000:00/00:01.1/05:00.0", AMD) | grown("pci0000:20/20:01.1/26:00.0", AMD)
 CPU = {"cpu_cores_count": 96, "simd_count": 0, "location_id": 0, "vendor_id": 0, "domain": 0}
@@ -59,6 +66,90 @@ def test_partitions(locations: list[int]) -> None:
     assert [str(device.address) for device in topology(files).of_kind("gpu")] == [str(A), str(B)]
 
 
+@pytest.mark.parametrize(("mode", "count"), [("SPX", 1), ("DPX", 2), ("QPX", 4), ("CPX", 8)])
+def test_compute_partitions(mode: str, count: int) -> None:
+    """MI300X: 304 compute units on eight dies, which a mode shares out; a GPU in one piece has no partitions."""
+    files = BOX | {f"{AT}/current_compute_partition": f"{mode}\n", f"{AT}/current_memory_partition": "NPS4\n"}
+    for number in range(count):
+        files |= kfd(number + 1, gpu(0x500 + number, simd_count=1216 // count))
+    (one,) = inventory(files).gpus
+    assert (one.partitions, one.compute_units) == (count if count > 1 else None, 304)
+    assert (one.compute_partition, one.memory_partition) == (mode, "NPS4")
+    (line,) = (line for line in tree(topology(files)).splitlines() if "05:00.0" in line)
+    assert (f"· {count} partitions ({mode} NPS4)" in line) == (count > 1)
+    whole: Any = document(topology(files))
+    (said,) = (one["gpu"] for one in whole["devices"] if one["id"] == f"pci:{A}")
+    assert (said["compute_partition"], said["memory_partition"]) == (mode, "NPS4")
+    assert not list(strict(FOLDER / "topo-agent-v1.json").iter_errors(whole))
+
+
+@pytest.mark.parametrize("said", ["UNKNOWN\n", "\n", "CPX, SPX\n", None, Failure(22)])
+def test_a_mode_that_is_not_told(said: str | Failure | None) -> None:
+    """amdgpu_gfx_compute_mode_desc: UNKNOWN; an old kernel has no such file."""
+    files = BOX | kfd(1, gpu(0x500))
+    if said is not None:
+        files |= {f"{AT}/current_compute_partition": said}
+    (one,) = inventory(files).gpus
+    assert (one.compute_partition, one.uuid is not None) == (None, True)
+
+
+def test_render_nodes_of_partitions() -> None:
+    """amdgpu_xcp.c: all but the first have their DRM devices on a platform device, where no function is in the path."""
+    files = BOX | {"sys/class/drm/renderD128": Link(f"../../devices/pci0000:00/0000:00:01.1/{A}/drm/renderD128")}
+    for one in range(3):
+        name = f"renderD{129 + one}"
+        files[f"sys/class/drm/{name}"] = Link(f"../../devices/platform/amdgpu_xcp_{one}/drm/{name}")
+    for number in range(4):
+        files |= kfd(number + 1, gpu(0x500 + number, drm_render_minor=128 + number))
+    assert place(topology(files), str(A)).names.nodes == ("renderD128", "renderD129", "renderD130", "renderD131")
+
+
+@pytest.mark.parametrize("minor", [0, 127, 4294967295])
+def test_kfd_without_drm(minor: int) -> None:
+    """KFD tells all else, and no device file is made up (-1 is printed without its sign)."""
+    found = place(topology(BOX | kfd(1, gpu(0x500, drm_render_minor=minor))), str(A))
+    assert (found.names.nodes, found.uid, found.gpu and found.gpu.compute_units) == ((), "0xe3aa140f9a5f9e31", 304)
+
+
+def test_a_gpu_without_kfd() -> None:
+    """A display GPU of amdgpu beside one that computes: on the bus, a GPU, and its id is not supported, not lost."""
+    files = BOX | kfd(1, gpu(0x500)) | grown("pci0000:20/20:01.1/26:00.0", AMD, files={"uevent": "DRIVER=amdgpu\n"})
+    found = topology(files)
+    other = place(found, str(B))
+    assert (other.kind, other.uid, dict(other.unknown)["uid"]) == ("gpu", None, Unknown.NOT_SUPPORTED)
+    assert [one for one in found.diagnostics if one.level is not Level.NOTE] == []
+
+
+def test_no_kfd() -> None:
+    """Nobody was asked, and nothing is unknown."""
+    found = topology(grown("pci0000:20/20:01.1/26:00.0", AMD, files={"uevent": "DRIVER=amdgpu\n"}))
+    assert "uid" not in dict(place(found, str(B)).unknown)
+    assert (found.links, found.diagnostics) == (None, ())
+
+
+@pytest.mark.parametrize(("complete", "level"), [(True, "lost"), (False, "note")])
+def test_a_kfd_that_leads_nowhere(complete: bool, level: str) -> None:  # noqa: FBT001 a parameter of the test
+    """The link of the class is there, and what it means is not: another thing than a machine without KFD."""
+    broken = BOX | {"sys/class/kfd/kfd": Link("../../devices/virtual/kfd/kfd")}
+    assert notes(inventory(broken, complete=complete)) == [f"{level} kfd_unreadable"]
+    empty = BOX | {f"{NODES}/x/name": "\n"}
+    assert notes(inventory(empty, complete=complete)) == [f"{level} kfd_unreadable"]
+    assert notes(inventory(BOX, complete=complete)) == []
+
+
+def test_a_kfd_without_gpus() -> None:
+    """amdgpu is loaded, and the GPU was unplugged: the processors are there."""
+    assert (notes(inventory(BOX | kfd(0, CPU))), inventory(BOX | kfd(0, CPU)).gpu_links) == ([], ())
+
+
+def test_hives() -> None:
+    """nvml.md, section 12: 8 MI210, two hives of four in one box; links are within a hive."""
+    hives = [place(topology(pair(15, 50000)), str(at)).gpu for at in (A, B)]
+    assert {one.hive for one in hives if one} == {"0xd2ca1ad46147c377"}
+    apart = BOX | kfd(1, gpu(0x500)) | kfd(2, gpu(0x2600, hive_id=7))
+    assert place(topology(apart), str(B)).gpu.hive == f"0x{7:016x}"  # type: ignore[union-attr]
+
+
 def test_partitions_beside_a_second_function() -> None:
     """nvml.md, section 12: "Group partitions by unique_id (equal for all partitions of a GPU), not by BDF text"."""
     files = BOX | kfd(0, CPU)
@@ -96,6 +187,16 @@ def test_a_hidden_gpu() -> None:
     assert gpus(found) == [A]
     assert notes(found) == ["note kfd_node_hidden"]
     assert place(build(found), str(B)).kind == "gpu"
+
+
+def test_a_hidden_gpu_is_not_guessed() -> None:
+    """Its neighbour is known, its own id is hidden, and a link to it leads to something that is unknown."""
+    files = BOX | kfd(1, gpu(0x500), [link(2, 15, 50000)]) | kfd(2, {}) | {f"{NODES}/2/properties": Failure(1)}
+    found = topology(files)
+    shown, hidden = place(found, str(A)), place(found, str(B))
+    assert (dict(hidden.unknown)["uid"], "uid" in dict(shown.unknown)) == (Unknown.HIDDEN, False)
+    assert [(str(one.a), one.b, one.peer) for one in found.links or ()] == [(f"pci:{A}", None, "unknown")]
+    assert [one for one in found.diagnostics if one.level is not Level.NOTE] == []
 
 
 def test_an_unreadable_node_costs_itself() -> None:

@@ -261,6 +261,8 @@ class Gpu(NamedTuple):
     memory_bytes: int | None = None
     nodes: tuple[str, ...] = ()  # device nodes by name: "card0", "renderD128", "accel0"
     partitions: int | None = None  # KFD nodes of one GPU: CPX shows eight
+    compute_partition: str | None = None  # current_compute_partition: SPX whole, DPX, TPX, QPX, CPX one for each die
+    memory_partition: str | None = None  # current_memory_partition: NPS1 whole, NPS4 four
     compute_units: int | None = None
     hive: str | None = None  # xGMI hive, hex
     numa_node: NumaId | None = None  # the node of its own memory (Grace)

@@ -35,6 +35,7 @@ class Said(NamedTuple):
     gpus: dict[PciAddress, list[Gpu]]
     memories: dict[PciAddress, Memory]
     kfd_hidden: bool
+    unlisted: dict[str, Unknown]  # driver -> why a GPU of it is not among those that it tells of
 
 
 def devices(inventory: Inventory, bare: tuple[Device, ...], memories: Iterable[Memory], notes: Notes) -> list[Device]:
@@ -48,10 +49,25 @@ def devices(inventory: Inventory, bare: tuple[Device, ...], memories: Iterable[M
         gpus=_by_function(inventory.gpus, lambda one: one.function),
         memories={memory.gpu: memory for memory in memories if memory.gpu is not None},
         kfd_hidden=inventory.kfd_hidden > 0,
+        unlisted=_unlisted(inventory),
     )  # fmt: skip
     _strangers(said, {device.address for device in bare}, notes)
     enslaved = {lower for netdev in inventory.netdevs for lower in netdev.lower if netdev.kind == "bond"}
     return _boards([_joined(device, said, enslaved) for device in bare], said)
+
+
+def _unlisted(inventory: Inventory) -> dict[str, Unknown]:
+    """NVML lists every GPU that this process may use; KFD those that compute, as far as the device cgroup lets us see.
+
+    Each of them says so only where it told of any GPU at all, and of physical functions.
+    """
+    found: dict[str, Unknown] = {}
+    origins = {one.origin for one in inventory.gpus}
+    if "nvml" in origins:
+        found["nvidia"] = Unknown.HIDDEN if inventory.source.scope == "container" else Unknown.DRIVER_ERROR
+    if "kfd" in origins:
+        found["amdgpu"] = Unknown.NOT_SUPPORTED
+    return found
 
 
 def migs(inventory: Inventory, devices: Iterable[Device]) -> tuple[Mig, ...]:
@@ -119,7 +135,9 @@ def _joined(device: Device, said: Said, enslaved: set[str]) -> Device:
         device = device._replace(nvme=nvme_part(first), uid=first.serial, title=first.model, unknown=reasons)
     if kind == "gpu":
         hidden = said.kfd_hidden and all(one.origin != "kfd" for one in gpus)
-        device = _gpu(device, gpus, said.memories.get(place), hidden=hidden)
+        listed = any(one.origin in ("nvml", "kfd") for one in gpus)
+        unlisted = None if listed or device.physfn else said.unlisted.get(device.driver or "")
+        device = _gpu(device, gpus, said.memories.get(place), hidden=hidden, unlisted=unlisted)
     return device
 
 
@@ -220,16 +238,19 @@ def nvme_part(one: Nvme) -> NvmePart:
     )
 
 
-def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool) -> Device:
+def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool, unlisted: Unknown | None) -> Device:
     """NVML first, then proc and KFD: the first that answers a question is believed.
 
-    `hidden`: the device cgroup keeps some of KFD's GPUs from us, and this one is among those not seen.
+    `hidden`: the device cgroup keeps some of KFD's GPUs from us, and this one is among those not seen. `unlisted`: its
+    driver tells of other GPUs, and why not of this one.
     """
     order = sorted(gpus, key=lambda one: ("nvml", "nvidia", "kfd", "drm").index(one.origin))
     node = next((one.numa_node for one in order if one.numa_node is not None), None)
     uid = next((one.uuid for one in order if one.uuid), None)
     title = next((one.name for one in order if one.name and one.origin != "kfd"), None)
     refused = {field: reason for one in reversed(order) for field, reason in one.unknown}
+    if unlisted is not None:
+        refused["uid"] = unlisted
     if hidden and device.vendor == _AMD:
         refused["uid"] = Unknown.HIDDEN
     for field, value in (("uid", uid), ("model", title)):
@@ -242,6 +263,8 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool
             memory_bytes=next((one.memory_bytes for one in order if one.memory_bytes is not None), None),
             memory_node=node if node is not None else (memory.id if memory else None),
             partitions=next((one.partitions for one in order if one.partitions), None),
+            compute_partition=next((one.compute_partition for one in order if one.compute_partition), None),
+            memory_partition=next((one.memory_partition for one in order if one.memory_partition), None),
             compute_units=next((one.compute_units for one in order if one.compute_units), None),
             fabric=next((one.fabric for one in order if one.fabric), None),
             hive=next((one.hive for one in order if one.hive), None),

@@ -78,6 +78,8 @@ class GpuPart(NamedTuple):
     memory_bytes: int | None = None
     memory_node: NumaId | None = None  # the NUMA node that its own memory is
     partitions: int | None = None
+    compute_partition: str | None = None
+    memory_partition: str | None = None
     compute_units: int | None = None
     hive: str | None = None
     fabric: str | None = None

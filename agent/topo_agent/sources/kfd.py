@@ -6,7 +6,8 @@ its node numbers are no NUMA ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
@@ -16,9 +17,14 @@ from topo_agent.ids import PciAddress
 from topo_agent.sources import parse
 from topo_agent.sources.entry import Entry, members
 
-_NODES = "sys/class/kfd/kfd/topology/nodes"
+_CLASS = "sys/class/kfd"
+_NODES = f"{_CLASS}/kfd/topology/nodes"
 _XGMI = 11  # CRAT_IOLINK_TYPE_XGMI
+_RENDER = 128  # include/drm/drm_drv.h: render nodes begin there
 _MEGABYTE = 1_000_000
+
+_COMPUTE = re.compile(r"[SDTQC]PX", re.ASCII)
+_MEMORY = re.compile(r"NPS[1-9]", re.ASCII)
 
 Properties = dict[str, int]
 
@@ -36,12 +42,12 @@ class _Node(NamedTuple):
     name: str | None
 
 
-def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
-    """The GPUs of KFD. `present` are the functions on the bus: a partition number may hide in the function bits."""
-    numbers = sorted(
-        number for name in Entry(host, _NODES, notes).names() if (number := parse.numbered(name)) is not None
-    )
-    if not numbers:
+def read(host: Host, notes: Notes, present: Mapping[PciAddress, str]) -> Found:
+    """The GPUs of KFD. `present` are the functions on the bus and their paths: a partition number may hide in the
+    function bits.
+    """
+    numbers = _numbers(host, notes)
+    if numbers is None:
         return Found((), None)
     on_the_bus = frozenset(present)
     nodes = [node for number in numbers if (node := _node(host, notes, number, on_the_bus)) is not None]
@@ -52,8 +58,25 @@ def read(host: Host, notes: Notes, present: Iterable[PciAddress]) -> Found:
     for node in nodes:
         together.setdefault(node.function, []).append(node)
     links = [link for node in nodes for link in _links(host, notes, node, places, cpus)]
-    gpus = tuple(_gpu(function, same) for function, same in sorted(together.items()))
+    gpus = tuple(
+        _gpu(function, same, Entry(host, present.get(function, ""), notes))
+        for function, same in sorted(together.items())
+    )
     return Found(gpus, tuple(_merged(links)), hidden=sum(one.code == "kfd_node_hidden" for one in notes))
+
+
+def _numbers(host: Host, notes: Notes) -> list[int] | None:
+    """The nodes; None where there is no KFD. One that is there tells its processors even where it has no GPU."""
+    if "kfd" not in Entry(host, _CLASS, notes).names():
+        return None
+    names = Entry(host, _NODES, notes).names()
+    found = sorted(number for name in names if (number := parse.numbered(name)) is not None)
+    if not found:
+        level = Level.LOST if host.source.complete else Level.NOTE
+        notes.add(
+            level, f"{_CLASS}/kfd", "kfd_unreadable", "KFD is here, and its nodes are not: no partitions, no xGMI"
+        )
+    return found or None
 
 
 def _node(host: Host, notes: Notes, number: int, present: frozenset[PciAddress]) -> _Node | None:
@@ -92,7 +115,7 @@ def _by_unique_id(nodes: list[_Node]) -> list[_Node]:
     return [node._replace(function=first[key]) for key, node in zip(keys, nodes, strict=True)]
 
 
-def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
+def _gpu(function: PciAddress, nodes: list[_Node], on_the_bus: Entry) -> Gpu:
     hive = nodes[0].properties.get("hive_id")
     unique = nodes[0].properties.get("unique_id")
     units = [node.properties.get("simd_count", 0) // max(node.properties.get("simd_per_cu", 1), 1) for node in nodes]
@@ -103,9 +126,24 @@ def _gpu(function: PciAddress, nodes: list[_Node]) -> Gpu:
         uuid=f"0x{unique:016x}" if unique else None,  # above 2^53: a number would lose digits in JSON
         partitions=len(nodes) if len(nodes) > 1 else None,
         compute_units=sum(units) or None,
+        compute_partition=_mode(on_the_bus, "current_compute_partition", _COMPUTE),
+        memory_partition=_mode(on_the_bus, "current_memory_partition", _MEMORY),
+        nodes=tuple(f"renderD{minor}" for minor in _render_minors(nodes)),
         hive=f"0x{hive:016x}" if hive else None,
         unknown=() if unique else (("uid", Unknown.NOT_SUPPORTED),),
     )
+
+
+def _mode(on_the_bus: Entry, name: str, known: re.Pattern[str]) -> str | None:
+    """How amdgpu cuts a GPU (amdgpu_gfx.c, amdgpu_gmc.c): `"CPX\\n"` -> `"CPX"`; None for "UNKNOWN", and without it."""
+    said = on_the_bus.want(name, parse.clean) if on_the_bus.path else None
+    return said if said and known.fullmatch(said) else None
+
+
+def _render_minors(nodes: list[_Node]) -> list[int]:
+    """Device files for every partition: DRM has those of all but the first on a platform device (amdgpu_xcp.c)."""
+    minors = {node.properties.get("drm_render_minor", 0) for node in nodes}
+    return sorted(minor for minor in minors if _RENDER <= minor < 1 << 20)  # 0 or -1: DRM has none
 
 
 def _links(

@@ -13,6 +13,7 @@ from topo_agent.synthesis.tree import Tree
 
 _KFD = "sys/devices/virtual/kfd/kfd"
 _HT, _PCIE, _XGMI = 1, 2, 11  # include/uapi/linux/kfd_sysfs.h, CRAT io link types
+_RENDER = 128  # the first render node of DRM
 _ENABLED = 1
 _PARTITION_IN = ("function", "top")
 
@@ -82,11 +83,12 @@ def write(tree: Tree, layout: Layout, spec: Amd, nodes: Mapping[int, CpuSet]) ->
         _processor(tree, number, len(with_cpus[numa]))
         links[number] = [(_HT, other, 32, 0) for other in processors.values() if other != number]
     hives = {id(named(layout, name, spec.place)): place for place, hive in enumerate(spec.hives or ()) for name in hive}
+    minors = _render_minors(gpus, spec.partitions)
     for one in gpus:
         hive = 0 if spec.hives is None else hives.get(id(one))
         for partition in range(spec.partitions):
             number = first[id(one)] + partition
-            _gpu(tree, spec, one, number, partition, hive)
+            _gpu(tree, spec, one, number, partition, hive, minors[id(one)][partition])
             links[number] = [(_PCIE, processors.get(one.node, 0), 20, 64000)] if processors else []
             links[number] += _inside(first[id(one)], number, spec.partitions)
     for a, b, weight, mbps in _xgmi(layout, spec, gpus, hives):
@@ -98,6 +100,17 @@ def write(tree: Tree, layout: Layout, spec: Amd, nodes: Mapping[int, CpuSet]) ->
             path = f"{_KFD}/topology/nodes/{number}/io_links/{place}"
             said = {"type": kind, "node_from": number, "node_to": to, "weight": weight}
             _properties(tree, path, **said, min_bandwidth=mbps, max_bandwidth=mbps, flags=_ENABLED)
+
+
+def _render_minors(gpus: list[Placed], partitions: int) -> dict[int, list[int]]:
+    """The render nodes of each GPU, by id(): that of its function in bus order, those of more partitions after all."""
+    found = {}
+    for rank, one in enumerate(sorted(gpus, key=lambda one: one.address)):
+        after = _RENDER + len(gpus) + rank * (partitions - 1)
+        names = [f"renderD{_RENDER + rank}"] if one.spec.nodes is None else one.spec.nodes
+        own = next((int(name.removeprefix("renderD")) for name in names if name.startswith("renderD")), 0)
+        found[id(one)] = [own, *range(after, after + partitions - 1)]
+    return found
 
 
 def _inside(first: int, number: int, partitions: int) -> list[tuple[int, int, int, int]]:
@@ -133,13 +146,13 @@ def _processor(tree: Tree, number: int, cores: int) -> None:
     )
 
 
-def _gpu(tree: Tree, spec: Amd, one: Placed, number: int, partition: int, hive: int | None) -> None:
+def _gpu(tree: Tree, spec: Amd, one: Placed, number: int, partition: int, hive: int | None, minor: int) -> None:
     path, at, part = f"{_KFD}/topology/nodes/{number}", one.address, one.spec.part
     location = at.bus << 8 | at.device << 3 | at.function
     location += partition if spec.partition_in == "function" else partition << 28
     units = (part.slots or 64) // spec.partitions
     said = {"cpu_cores_count": 0, "simd_count": units * 4, "simd_per_cu": 4, "vendor_id": part.ids[0]}
-    said |= {"device_id": part.ids[1], "location_id": location, "drm_render_minor": 128 + number}
+    said |= {"device_id": part.ids[1], "location_id": location, "drm_render_minor": minor}
     if not spec.old:
         said |= {"domain": at.domain, "num_xcc": 1, "unique_id": int(tree.digits(f"unique {at}", 16), 16)}
         said["hive_id"] = 0 if hive is None else int(tree.digits(f"hive {hive}", 16), 16)

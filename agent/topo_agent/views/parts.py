@@ -123,6 +123,8 @@ def _gpu(part: GpuPart | None) -> dict[str, Json] | None:
             "memory_bytes": part.memory_bytes,
             "memory_node": part.memory_node,
             "partitions": part.partitions,
+            "compute_partition": part.compute_partition,
+            "memory_partition": part.memory_partition,
             "compute_units": part.compute_units,
             "hive": part.hive,
             "fabric": part.fabric,

@@ -274,6 +274,9 @@ class _Writer:
             words.append(f"VF of {device.physfn.key}")
         elif self.vfs[device.ref]:
             words.append(f"+{plural(self.vfs[device.ref], 'VF')}")
+        if device.gpu is not None and device.gpu.partitions:
+            modes = " ".join(filter(None, (device.gpu.compute_partition, device.gpu.memory_partition)))
+            words.append(f"{device.gpu.partitions} partitions{modes and f' ({modes})'}")
         if device.gpu is not None and device.gpu.virtualization:
             words.append(_VIRTUALIZATION[device.gpu.virtualization])
         if device.kind in WORDS and device.driver is None and self.drivers_told:
