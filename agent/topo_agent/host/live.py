@@ -14,6 +14,7 @@ from topo_agent.host import (
     TEXT_LIMIT,
     BadSource,
     Json,
+    Silent,
     Source,
     Unavailable,
     Watch,
@@ -66,6 +67,14 @@ class LiveHost:
         return self._source
 
     def text(self, path: str, most: int = TEXT_LIMIT) -> str:
+        file = self._file(path)
+        try:
+            return os.read(file, most).decode("utf-8", "replace")
+        finally:
+            os.close(file)
+
+    def _file(self, path: str) -> int:
+        """The descriptor of a file below the root, to be closed by whoever asked."""
         head, _, name = checked(path).rpartition("/")
         directory = self._enter(head)
         try:
@@ -77,9 +86,10 @@ class LiveHost:
         try:
             if not self._live:
                 _must_be_file(os.fstat(file).st_mode, path)
-            return os.read(file, most).decode("utf-8", "replace")
-        finally:
+        except OSError:
             os.close(file)
+            raise
+        return file
 
     def names(self, path: str) -> list[str]:
         try:
@@ -99,6 +109,8 @@ class LiveHost:
     def document(self, name: str) -> Json:
         if not self._live:
             return self._kept_document(name)
+        if name == "acs":
+            return self._acs()
         if name == "process":
             return {
                 "allowed_cpus": [*sorted(os.sched_getaffinity(0))],
@@ -129,10 +141,21 @@ class LiveHost:
         try:
             answer: Json = json.loads(self.text(path, DOCUMENT_LIMIT))
         except FileNotFoundError:
+            if name == "acs":  # a copy may hold the files that the answers are read from
+                return self._acs()
             raise Unavailable("not_recorded", f"this directory has no {path}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise Unavailable("unreadable", f"{path}: {error}") from None
         return answer
+
+    def _acs(self) -> Json:
+        from topo_agent.host import acs
+
+        watch = self._watch or Silent()
+        try:
+            return acs.ask(self, self._file, lambda stage: watch.waiting(f"reading configuration space … {stage}"))
+        finally:
+            watch.done()
 
     def _enter(self, path: str) -> int:
         """The descriptor of a directory below the root, kept until another one is asked for."""

@@ -12,6 +12,7 @@ from itertools import dropwhile
 
 from topo_agent.host import DOCUMENTS, BadSource, Host, Unavailable, resolve
 from topo_agent.host.header import DEEPEST, functions, headers
+from topo_agent.host.paper import PaperHost
 
 _TOPS = ("sys", "proc")
 
@@ -70,7 +71,8 @@ class _Copy:
         self._documents()
 
     def _documents(self) -> None:
-        for name in DOCUMENTS:
+        held = self._host.documents if isinstance(self._host, PaperHost) else ()
+        for name in sorted({*DOCUMENTS, *held}):
             try:
                 answer = self._host.document(name)
             except Unavailable:
