@@ -31,4 +31,4 @@ def tree(name: str, base: Path) -> Path:
 
 @lru_cache(maxsize=4)
 def topology(name: str) -> Topology:
-    return build(scan(host(name)))
+    return build(scan(host(name), readiness=True))

@@ -33,15 +33,24 @@ def machine(
 
 
 def inventory(
-    files: Mapping[str, Entry], *, complete: bool = True, documents: Mapping[str, Document] | None = None
+    files: Mapping[str, Entry],
+    *,
+    complete: bool = True,
+    documents: Mapping[str, Document] | None = None,
+    acs: bool = False,
 ) -> Inventory:
-    return scan(machine(files, complete=complete, documents=documents))
+    """Everything that `check` asks; `acs` as with `--probe acs`."""
+    return scan(machine(files, complete=complete, documents=documents), readiness=True, acs=acs)
 
 
 def topology(
-    files: Mapping[str, Entry], *, complete: bool = True, documents: Mapping[str, Document] | None = None
+    files: Mapping[str, Entry],
+    *,
+    complete: bool = True,
+    documents: Mapping[str, Document] | None = None,
+    acs: bool = False,
 ) -> Topology:
-    return build(inventory(files, complete=complete, documents=documents))
+    return build(inventory(files, complete=complete, documents=documents, acs=acs))
 
 
 def mask(cpus: Iterable[int], bits: int = 32) -> str:

@@ -38,8 +38,9 @@ from topo_agent.graph.overlay import Overlay
 from topo_agent.graph.pairing import pairs
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json, recording
-from topo_agent.host.paper import Link
+from topo_agent.host.paper import Document, Link
 from topo_agent.ids import NumaId
+from topo_agent.scan import scan
 
 TOP = "pci0000:15/15:01.0/16:00.0"
 BOUND = {**NVIDIA, "driver": "nvidia"}
@@ -75,8 +76,8 @@ def below(bus: int) -> str:
 
 
 def fine() -> Files:
-    """GPU 20 and NIC 21 below the switch, on node 0 of two."""
-    return two_sockets() | put(below(0x20), NVIDIA) | put(below(0x21), verbs="mlx5_0")
+    """GPU 20 and NIC 21 below the switch, on node 0 of two, in one IOMMU group."""
+    return isolated(1, 1)
 
 
 def numa(gpu_node: int) -> Files:
@@ -230,6 +231,59 @@ def apart() -> Files:
     return two_sockets() | put(one, NVIDIA, files=group(one, 1)) | put(other, verbs="mlx5_0", files=group(other, 2))
 
 
+ON, OFF = 0x1D, 0  # ACS Control: SrcValid+ ReqRedir+ CmpltRedir+ UpstreamFwd+, as Linux sets it; nothing
+
+
+def ports(*controls: int | str | None, ats: bool = False) -> dict[str, Document]:
+    """What 17:00.0 (above the GPU), 17:01.0 (above the NIC) and more say of ACS; None has none, a word is an error."""
+    said = list[Json]()
+    for place, one in enumerate(controls):
+        bdf = f"0000:17:{place:02x}.0"
+        if isinstance(one, str):
+            said.append({"bdf": bdf, "error": one})
+        else:
+            acs: dict[str, Json] = {} if one is None else {"acs": {"capability": 0x5F, "control": one}}
+            said.append({"bdf": bdf, "type": 6, **acs})
+    for bus in (0x20, 0x21) if ats else ():
+        said.append({"bdf": f"0000:{bus:02x}:00.0", "type": 0, "ats": {"capability": 0x20, "control": 0x8000}})
+    return {"acs": {"functions": said}}
+
+
+def probed(*controls: int | str | None, box: Files | None = None, ats: bool = False) -> Topology:
+    return topology(isolated(None, None) if box is None else box, documents=ports(*controls, ats=ats), acs=True)
+
+
+def translated(type_: str | None, *, path: str = below(0x21), virtual: bool = False) -> Files:
+    """A GPU in IOMMU group 1, and a NIC in group 1 too, or in 2 where it is behind another port; both of this type."""
+    other = 1 if path == below(0x21) else 2
+    files = put(below(0x20), NVIDIA, files=group(below(0x20), 1)) | put(path, verbs="mlx5_0", files=group(path, other))
+    files |= {"proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu\n"} | (VIRTUAL if virtual else {})
+    if type_ is not None:
+        files |= {f"sys/kernel/iommu_groups/{one}/type": f"{type_}\n" for one in (1, other)}
+    return two_sockets() | files
+
+
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.127.05  Tue Oct  8 16:30:26 UTC 2024\nGCC version:  13\n"
+OPENED = CLOSED.replace("x86_64 Kernel Module", "Open Kernel Module for x86_64")
+
+
+def loaded(
+    *modules: str, version: str | None = CLOSED, kernel: str = "6.8.0-51-generic", driver: str = "mlx5_core",
+    verbs: str | None = "mlx5_0",
+) -> Files:  # fmt: skip
+    """A GPU and a NIC with their drivers, on a kernel with these modules beside theirs."""
+    files = two_sockets() | gpu(0x21, what=BOUND) | put(direct(0x31), {**NIC, "driver": driver}, verbs=verbs)
+    files |= {f"sys/module/{name}/initstate": "live\n" for name in ("nvidia", "ib_core", driver, *modules)}
+    files |= {} if version is None else {"proc/driver/nvidia/version": version}
+    return files | {"proc/sys/kernel/osrelease": f"{kernel}\n"}
+
+
+def not_recorded(*names: str) -> Files:
+    """`loaded` without some modules, or without all of them."""
+    gone = tuple(f"sys/module/{name}/" for name in names) or ("sys/module/",)
+    return {path: entry for path, entry in loaded().items() if not path.startswith(gone)}
+
+
 def software(*, pci: bool) -> Files:
     return two_sockets() | (put(direct(0x31), verbs="rxe0") if pci else rdma("rxe0", "virtual/rxe"))
 
@@ -292,6 +346,38 @@ CASES: list[tuple[str, str, Make, Make]] = [
     ("acs_redirect", "no IOMMU: unknown, and never off", lambda: isolated(1, 2), fine),
     ("acs_redirect", "one of the two has no group", lambda: isolated(1, 2), lambda: isolated(1, None)),
     ("acs_redirect", "behind different host bridges", lambda: isolated(1, 2), apart),
+    ("acs_redirect", "the ports say off, whatever the groups are", lambda: probed(ON, ON),
+     lambda: probed(OFF, OFF, box=isolated(1, 2))),
+    ("acs_redirect", "the port of another device", lambda: probed(OFF, ON), lambda: probed(OFF, OFF, ON)),
+    ("acs_redirect", "ports without ACS redirect nothing", lambda: probed(None, ON),
+     lambda: probed(None, None, box=isolated(1, 2))),
+    ("acs_redirect", "source validation alone redirects nothing", lambda: probed(1 << 2, OFF), lambda: probed(1, 1)),
+    ("acs_redirect", "a port that did not tell", lambda: probed(ON, "NOT_PERMITTED"),
+     lambda: probed(OFF, "NOT_PERMITTED")),
+    ("acs_redirect", "a virtual machine", lambda: isolated(1, 2), lambda: isolated(1, 2) | VIRTUAL),
+    ("acs_unknown", "one group", lambda: isolated(None, None), lambda: isolated(1, 1)),
+    ("acs_unknown", "different groups", lambda: isolated(1, None), lambda: isolated(1, 2)),
+    ("acs_unknown", "no NIC behind the switch", lambda: isolated(None, None), lambda: numa(0)),
+    ("acs_unknown", "the ports say on", lambda: isolated(None, None), lambda: probed(ON, OFF)),
+    ("acs_unknown", "the ports say off", lambda: probed(OFF, "NOT_PERMITTED"), lambda: probed(OFF, OFF)),
+    ("acs_unknown", "one port is enough to say on", lambda: probed(OFF, "SUSPENDED"), lambda: probed(ON, "SUSPENDED")),
+    ("iommu_translates", "iommu=pt", lambda: translated("DMA-FQ"), lambda: translated("identity")),
+    ("iommu_translates", "older kernels do not tell", lambda: translated("DMA"), lambda: translated(None)),
+    ("iommu_translates", "the IOMMU of a hypervisor", lambda: translated("DMA"),
+     lambda: translated("DMA", virtual=True)),
+    ("iommu_translates", "through the processor anyway", lambda: translated("DMA"),
+     lambda: translated("DMA", path=direct(0x31))),
+    ("peer_memory_missing", "it is loaded", loaded, lambda: loaded("nvidia_peermem")),
+    ("peer_memory_missing", "its older name", loaded, lambda: loaded("nv_peer_mem")),
+    ("peer_memory_missing", "dma-buf", loaded, lambda: loaded(version=OPENED)),
+    ("peer_memory_missing", "a kernel with dma-buf", lambda: loaded(version=OPENED, kernel="5.11.0-49-generic"),
+     lambda: loaded(version=OPENED, kernel="5.12.0")),
+    ("peer_memory_missing", "no /proc: nobody tells which modules", loaded, lambda: loaded(version=None)),
+    ("peer_memory_missing", "modules were not recorded", loaded, not_recorded),
+    ("peer_memory_missing", "the driver that runs is not in the list", loaded, lambda: not_recorded("nvidia")),
+    ("peer_memory_missing", "that of the NIC is not", loaded, lambda: not_recorded("mlx5_core")),
+    ("peer_memory_missing", "no RDMA device", loaded, lambda: loaded(verbs=None)),
+    ("peer_memory_missing", "EFA brings its own", loaded, lambda: loaded(driver="efa")),
     ("software_rdma", "on a PCI function", lambda: software(pci=False), lambda: software(pci=True)),
 ]  # fmt: skip
 
@@ -318,6 +404,7 @@ SEVERITIES = {
     "slot_limits": "info", "link_outlier": "warning", "nvlink_partial": "error", "driver_missing": "warning",
     "passed_through": "info", "gpu_not_in_driver": "error", "gpu_not_on_bus": "error", "acs_redirect": "warning",
     "software_rdma": "info", "gpus_uneven": "info", "firmware_differs": "info",
+    "acs_unknown": "info", "iommu_translates": "warning", "peer_memory_missing": "warning",
 }  # fmt: skip
 
 
@@ -481,6 +568,87 @@ def test_acs_beside_a_nic_in_the_same_group() -> None:
     assert "acs_redirect" in codes(isolated(1, 1, 3))
 
 
+def test_the_ports_that_redirect_are_named() -> None:
+    """As lspci calls the bits. The near ends only: 17:02.0 is on no way between the two."""
+    assert (
+        of(probed(ON, OFF, ON), "acs_redirect").evidence == "ReqRedir+ CmpltRedir+ at 0000:17:00.0 before 0000:21:00.0"
+    )
+    both = of(probed(ON, ON), "acs_redirect").evidence
+    assert both == "ReqRedir+ CmpltRedir+ at 0000:17:00.0, 0000:17:01.0 before 0000:21:00.0"
+    assert of(probed(1 << 4, OFF), "acs_redirect").evidence.startswith("UpstreamFwd+ at 0000:17:00.0 ")
+
+
+def test_translated_addresses_pass() -> None:
+    """ATS at both ends, and bit 6 of ACS Control at the ports."""
+    one = of(probed(ON | 1 << 6, ON | 1 << 6, ats=True), "acs_redirect")
+    assert one.evidence.endswith("; ATS on at both, DirectTrans+")
+    assert of(probed(ON | 1 << 6, ON, ats=True), "acs_redirect").evidence.endswith("; ATS on at both")
+    assert "ATS" not in of(probed(ON, ON), "acs_redirect").evidence
+
+
+DEEP = "pci0000:15/15:01.0/16:00.0/17:00.0/18:00.0/19:00.0/20:00.0"
+
+
+@pytest.mark.parametrize(("on", "redirects"), [("17:00.0", True), ("17:01.0", True), ("19:00.0", False)])  # fmt: skip
+def test_the_ports_where_the_ways_part(on: str, redirects: bool) -> None:  # noqa: FBT001 a case
+    """PXB: a port of the lower switch sends to the root what leaves that switch upwards anyway."""
+    box = two_sockets() | put(DEEP, NVIDIA) | put(below(0x21), verbs="mlx5_0")
+    said: list[Json] = [
+        {"bdf": f"0000:{port}", "type": 6, "acs": {"capability": 0x5F, "control": ON if port == on else OFF}}
+        for port in ("17:00.0", "17:01.0", "19:00.0")
+    ]
+    found = topology(box, documents={"acs": {"functions": said}}, acs=True)
+    (choice,) = pairs(found)
+    assert choice.local[0].path.class_ == "PXB"
+    assert ("acs_redirect" in codes(found)) is redirects
+    assert "acs_unknown" not in codes(found)
+
+
+def test_asked_in_vain_is_a_warning() -> None:
+    """Not asked is worth knowing; asked and not answered must not look like "off"."""
+    assert of(isolated(None, None), "acs_unknown").severity == "info"
+    one = of(probed(OFF, "NOT_PERMITTED", box=isolated(1, 1)), "acs_unknown")
+    assert one.severity == "warning"
+    assert one.evidence == "port 0000:17:01.0 of the switch, towards 0000:21:00.0, did not tell (not_permitted)"
+    nowhere = topology(isolated(1, 1), acs=True)
+    assert of(nowhere, "acs_unknown").severity == "warning"
+    assert [note.code for note in nowhere.diagnostics] == ["acs_unread"]
+
+
+def test_eight_gpus_are_told_once() -> None:
+    files = two_sockets()
+    for bus in range(0x20, 0x28):
+        files |= put(below(bus), NVIDIA) | put(below(bus + 8), verbs=f"mlx5_{bus & 7}")
+    assert len(of(files, "acs_unknown").subjects) == 8
+
+
+def test_ports_of_a_virtual_machine_say_nothing() -> None:
+    """No hypervisor hands a bridge over: what a guest sees of ACS is not what its traffic meets."""
+    for control in (ON, OFF):
+        said = codes(probed(control, control, box=isolated(1, 2) | VIRTUAL))
+        assert "acs_unknown" in said
+        assert "acs_redirect" not in said
+
+
+def test_the_type_of_each_group() -> None:
+    evidence = of(translated("DMA-FQ"), "iommu_translates").evidence
+    assert evidence == "IOMMU domains: 0000:20:00.0 DMA-FQ, 0000:21:00.0 DMA-FQ"
+
+
+def test_what_is_missing_for_peer_memory() -> None:
+    assert of(loaded(), "peer_memory_missing").evidence.endswith("not of the open kernel modules, which offer dma-buf")
+    old = of(loaded(version=OPENED, kernel="4.18.0-553.el8_10.x86_64"), "peer_memory_missing")
+    assert old.evidence == "nvidia_peermem is not loaded, and Linux 4.18.0-553.el8_10.x86_64 takes no dma-buf"
+
+
+def test_what_only_checks_need_is_not_read_otherwise() -> None:
+    """A file for each device: `dump` does not pay for it."""
+    found = scan(machine(translated("DMA") | loaded(), documents=ports(ON, ON)))
+    assert (found.gpudirect, found.acs) == (None, None)
+    asked = inventory(translated("DMA"))
+    assert (asked.gpudirect and asked.gpudirect.domains, asked.acs) == (((1, "DMA"),), None)
+
+
 def two_far() -> Files:
     files = irq("4-7") | put(direct(0x41), node=1, verbs="mlx5_1", interface="eth1")
     files[f"sys/devices/{spelled(direct(0x41))}/msi_irqs/129"] = "msix\n"
@@ -505,11 +673,11 @@ def test_the_evidence_is_of_the_first_subject() -> None:
 # --- the command ---------------------------------------------------------------------------------------------
 
 
-def checked(files: Files, *arguments: str) -> tuple[int, str]:
+def checked(files: Files, *arguments: str, documents: dict[str, Document] | None = None) -> tuple[int, str]:
     """(status, what was written)."""
     with tempfile.TemporaryDirectory() as folder:
         box, out = Path(folder) / "box.topo", Path(folder) / "out"
-        box.write_text(recording.write(machine(files)), encoding="utf-8")
+        box.write_text(recording.write(machine(files, documents=documents)), encoding="utf-8")
         done = CliRunner().invoke(cli, ["check", "--from", str(box), "-o", str(out), *arguments])
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, out.read_text(encoding="utf-8") if out.exists() else ""
@@ -558,9 +726,31 @@ def test_what_is_ignored_is_not_printed_and_no_answer() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--ignore", "no_such_code"), ("--ignore", "nothing:pci:0000:21:00.0"),
-                                       ("--fail-on", "info"), ("-f", "yaml")])  # fmt: skip
+                                       ("--fail-on", "info"), ("-f", "yaml"), ("--probe", "ats"),
+                                       ("--probe", "")])  # fmt: skip
 def test_usage(arguments: tuple[str, ...]) -> None:
     assert checked(fine(), *arguments)[0] == 2
+
+
+def test_probe() -> None:
+    """Status and output are those of every finding; JSON too."""
+    box = isolated(1, 1)
+    assert checked(box, "--probe", "acs", documents=ports(OFF, OFF)) == (0, "")
+    status, text = checked(box, "--probe", "acs", "--fail-on", "warning", documents=ports(ON, ON))
+    assert (status, text.splitlines()[0]) == (1, "warning: acs_redirect: pci:0000:20:00.0")
+    assert all(len(line) <= 100 for line in text.splitlines())
+    said = json.loads(checked(box, "--probe", "acs", "-f", "json", documents=ports(ON, ON))[1])
+    assert [(one["code"], one["severity"]) for one in said] == [("acs_redirect", "warning")]
+    assert checked(box, "--fail-on", "warning", documents=ports(ON, ON)) == (0, "")  # not asked
+
+
+def test_a_probe_that_is_not_answered() -> None:
+    """A recording holds no configuration space: a warning, and facts that were lost."""
+    status, text = checked(isolated(1, 1), "--probe", "acs")
+    assert (status, text.splitlines()[0]) == (0, "warning: acs_unknown: pci:0000:20:00.0")
+    assert checked(isolated(1, 1), "--probe", "acs", "--fail-on", "warning")[0] == 1
+    assert checked(isolated(1, 1), "--probe", "acs", "--strict")[0] == 4
+    assert checked(isolated(1, 1), "--strict")[0] == 0
 
 
 def test_json_findings() -> None:

@@ -65,7 +65,7 @@ def small(tmp_path: Path) -> Path:
     return planted(tmp_path / "root")
 
 
-COMMANDS = ["dump -f json", "dump", "list pci", "list nics", "record", "pairs"]
+COMMANDS = ["dump -f json", "dump", "list pci", "list nics", "record", "pairs", "check -f json"]
 
 
 def test_both_witnesses_see(small: Path) -> None:
@@ -83,13 +83,19 @@ def test_this_machine_stays_asleep(command: str) -> None:
     assert [path for path in opened if NEVER.fullmatch(os.path.basename(path))] == []
 
 
+def test_config_is_opened_where_it_is_asked_for(small: Path) -> None:
+    """Issue 7: `check --probe acs`, and nothing else; and `config` alone, of what may matter."""
+    opened = watched("check", "-f", "json", "--probe", "acs", "--from", str(small))["opened"]
+    assert {os.path.basename(path) for path in opened if NEVER.fullmatch(os.path.basename(path))} == {"config"}
+
+
 @needs_machines
 @pytest.mark.parametrize("name", MACHINES)
 def test_no_machine_is_woken(name: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert run("synth", str(archive(name)), "-o", str(root)).returncode == 0
     planted(root)
-    for command in ("dump -f json", "list pci", "record"):
+    for command in ("dump -f json", "list pci", "record", "check -f json"):
         opened = watched(*command.split(), "--from", str(root))["opened"]
         assert {"online", "uevent", "class"} & {*opened}
         assert [path for path in opened if NEVER.fullmatch(os.path.basename(path))] == []

@@ -21,6 +21,7 @@ from tests.paper import Files, function, machine, two_sockets
 from tests.test_cli import SMALL, environment, refused, run, text_of
 from topo_agent.graph.build import build
 from topo_agent.host import Json, recording
+from topo_agent.host.live import LiveHost
 from topo_agent.host.paper import Document, Failure, Link
 from topo_agent.scan import scan
 from topo_agent.views.document import document
@@ -267,6 +268,20 @@ def test_nobody_can_record_this_machine(as_nobody: AsNobody) -> None:
     paper = recording.parse(done.stdout)
     assert paper.source.privileged is False
     assert any(path.startswith("sys/devices/system/cpu/cpu0/") for path in paper.entries)
+
+
+def test_nobody_cannot_ask_for_acs(as_nobody: AsNobody) -> None:
+    """The page: 64 bytes are no answer. Whatever lists capabilities lists them beyond."""
+    said = LiveHost("/").document("acs")
+    functions = said["functions"] if isinstance(said, dict) else None
+    assert isinstance(functions, list)
+    heads = [Path(f"/sys/bus/pci/devices/{one['bdf']}/config").read_bytes()[:8] for one in functions
+             if isinstance(one, dict) and one.get("error") != "SUSPENDED"]  # fmt: skip
+    listing = any(head[6] & 0x10 for head in heads)  # Status, bit 4
+    done = as_nobody("check", "--probe", "acs", "-v")
+    assert done.returncode in (0, 1)
+    assert ("was not read: NOT_PERMITTED" in done.stderr) == listing
+    assert as_nobody("check", "--probe", "acs", "--strict").returncode in ((4,) if listing else (0, 1, 4))
 
 
 def test_root_says_that_it_is_root() -> None:

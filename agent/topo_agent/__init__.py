@@ -21,6 +21,8 @@ def discover(
     source: str | None = None,
     *,
     caches: bool = False,
+    readiness: bool = False,
+    acs: bool = False,
     overlay: Overlay | None = None,
     timeout: float = 60.0,
     watch: Watch | None = None,
@@ -29,7 +31,8 @@ def discover(
 
     Never fails for what a machine says: what it cannot be told is None with its reason, and
     `topology.diagnostics` says what was lost. topo_agent.host.BadSource where `source` is no machine.
-    `caches` reads the caches of every CPU too. `overlay` is what an operator knows better than firmware.
+    `caches` reads the caches of every CPU too, `readiness` what only the checks need, `acs` PCI configuration space
+    (for root, and no device that sleeps). `overlay` is what an operator knows better than firmware.
     `timeout` is how many seconds a driver of this machine may take to answer; `watch` hears what is waited for.
     """
     from topo_agent.graph.build import build
@@ -37,4 +40,5 @@ def discover(
     from topo_agent.host.opening import open_host
     from topo_agent.scan import scan
 
-    return build(scan(open_host(source, timeout=timeout, watch=watch), caches=caches), overlay or EMPTY)
+    host = open_host(source, timeout=timeout, watch=watch)
+    return build(scan(host, caches=caches, readiness=readiness, acs=acs), overlay or EMPTY)

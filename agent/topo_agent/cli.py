@@ -301,21 +301,25 @@ def explain(look: Look, one: str, other: str | None, form: str) -> None:
 )
 @option("--ignore", multiple=True, metavar="CODE[:SUBJECT]", help="May be given several times.")
 @option("--info", is_flag=True, help="Print what is only worth knowing, too.")
+@option("--probe", type=click.Choice(["acs"]), help="Read more, as root: acs is what switch ports say of redirection.")
 @looking
-def check(look: Look, form: str, fail_on: Severity, ignore: tuple[str, ...], info: bool) -> None:
+def check(
+    look: Look, form: str, fail_on: Severity, ignore: tuple[str, ...], info: bool, probe: str | None
+) -> None:  # fmt: skip
     """Print findings, each with a stable code, its evidence and what to do; docs/findings.md lists the codes.
 
-    Status 1 is the answer that something is wrong.
+    Status 1 is the answer that something is wrong. `--probe acs` reads the PCI configuration space of switch ports,
+    GPUs and NICs, which is slow and for root, and which nothing else here opens; devices that sleep are left asleep.
     """
     from topo_agent.graph import checks, pairing
     from topo_agent.graph.findings import SEVERITIES
     from topo_agent.views import findings as view
 
-    topology, operator = _machine(look)
     codes = {one.code for one in checks.CHECKS}
     wrong = [word for word in ignore if word.partition(":")[0] not in codes]
     if wrong:
         raise click.UsageError(f"--ignore: no finding is called {', '.join(wrong)}")
+    topology, operator = _machine(look, readiness=True, acs=probe == "acs")
     choices = pairing.pairs(topology, operator)
     found = list(checks.kept(checks.findings(topology, choices), ignore))
     shown = [one for one in found if info or one.severity != "info"]
@@ -453,8 +457,8 @@ def _host(source: str | None, timeout: int = 60) -> Host:
         raise CouldNot(str(error)) from None
 
 
-def _machine(look: Look, *, caches: bool = False) -> tuple[Topology, Resolved]:
-    """What a look sees, and what the operator says of it."""
+def _machine(look: Look, **more: bool) -> tuple[Topology, Resolved]:
+    """What a look sees, and what the operator says of it. `more` is what `discover` is asked beyond the usual."""
     from topo_agent import discover
     from topo_agent.graph.applied import Unresolved, resolve
     from topo_agent.graph.overlay import EMPTY
@@ -463,7 +467,7 @@ def _machine(look: Look, *, caches: bool = False) -> tuple[Topology, Resolved]:
     overlay = EMPTY if look.overlay is None else _overlay(look.overlay)
     try:
         watch = _OnTerminal(quiet=look.quiet)
-        topology = discover(look.source, caches=caches, overlay=overlay, timeout=look.timeout, watch=watch)
+        topology = discover(look.source, overlay=overlay, timeout=look.timeout, watch=watch, **more)
         return topology, resolve(overlay, topology)
     except (BadSource, Unresolved) as error:
         raise CouldNot(str(error)) from None

@@ -312,6 +312,27 @@ class IrqState(NamedTuple):
     cpus: CpuSet  # effective_affinity_list of all of them
 
 
+class Acs(NamedTuple):
+    """How a function treats traffic between its neighbours, from configuration space: only where a probe asked.
+
+    A setting of this boot, and known to root only: no structure.
+    """
+
+    function: PciAddress
+    acs_redirect: bool | None  # does its ACS send peer-to-peer traffic to the root? None: it has no ACS, or `unknown`
+    enabled: tuple[str, ...] = ()  # bits of the ACS Control register, as lspci calls them: "ReqRedir"
+    ats: bool | None = None  # does it use translated addresses (ATS Control, bit 15)? None: it cannot, or `unknown`
+    unknown: UnknownFields = ()
+
+
+class GpuDirect(NamedTuple):
+    """What of the running kernel decides whether a NIC reaches the memory of a GPU: only where checks asked."""
+
+    modules: frozenset[str] | None  # names in sys/module; None: there is no such directory here
+    open_modules: bool | None  # proc/driver/nvidia/version: "Open Kernel Module"; None: no such file
+    domains: tuple[tuple[int, str], ...] = ()  # kernel/iommu_groups/<group>/type: "DMA", "DMA-FQ", "identity"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything that a host said. `cpus` is None where the host says nothing of CPUs at all."""
@@ -342,4 +363,6 @@ class Inventory:
     fabrics_now: tuple[FabricState, ...] = field(default=(), compare=False)
     nvlinks_now: tuple[NvLinkState, ...] = field(default=(), compare=False)
     irqs_now: tuple[IrqState, ...] = field(default=(), compare=False)
+    gpudirect: GpuDirect | None = field(default=None, compare=False)  # None: not asked for
+    acs: tuple[Acs, ...] | None = field(default=None, compare=False)  # None: not asked for
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)

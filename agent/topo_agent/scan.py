@@ -8,7 +8,8 @@ from typing import TypeVar
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import GpuLink, Inventory, Machine
 from topo_agent.host import Host
-from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma
+from topo_agent.sources import acs as acs_document
+from topo_agent.sources import cpu, gpu, gpudirect, irq, kfd, machine, net, numa, nvme, pci, process, rdma
 
 T = TypeVar("T")
 
@@ -18,10 +19,11 @@ _NOBODY = Machine(
 )  # fmt: skip
 
 
-def scan(host: Host, *, caches: bool = False) -> Inventory:
+def scan(host: Host, *, caches: bool = False, readiness: bool = False, acs: bool = False) -> Inventory:
     """Everything that today's sources know to ask. Never raises for what a machine says or fails to say.
 
-    `caches` reads the caches of every CPU too, which costs more than all the rest together.
+    `caches` reads the caches of every CPU too, which costs more than all the rest together; `readiness` what only
+    checks need of the kernel; `acs` configuration space, which is for root and slow.
     """
     notes = Notes()
 
@@ -79,6 +81,8 @@ def scan(host: Host, *, caches: bool = False) -> Inventory:
         fabrics_now=drivers.fabrics if drivers else (),
         nvlinks_now=drivers.now if drivers else (),
         irqs_now=source("irq", lambda: irq.read(host, notes, busy)) or (),
+        gpudirect=source("gpudirect", lambda: gpudirect.read(host, notes, present.values())) if readiness else None,
+        acs=(source("acs", lambda: acs_document.read(host, notes)) or ()) if acs else None,
         diagnostics=tuple(notes),
     )
 

@@ -48,6 +48,8 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
         nvlinks_now=links.now(inventory.nvlinks_now),
         fabrics_now=tuple((pci_ref(state.function), state) for state in inventory.fabrics_now),
         irqs_now=tuple((pci_ref(state.function), state) for state in inventory.irqs_now),
+        gpudirect=inventory.gpudirect,
+        acs=None if inventory.acs is None else tuple((pci_ref(one.function), one) for one in inventory.acs),
         diagnostics=tuple(sorted({*inventory.diagnostics, *notes})),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from topo_agent.graph import links_health, placement, readiness
+from topo_agent.graph import gpudirect, links_health, placement, readiness
 from topo_agent.graph.findings import SEVERITIES, Finding, Machine, Seen, together
 from topo_agent.graph.pairing import Choice
 from topo_agent.graph.topology import Topology
@@ -145,9 +145,28 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "acs_redirect",
-        "A GPU and a NIC behind one switch are in different IOMMU groups: ACS sends their traffic through the root.",
+        "ACS sends the traffic of a GPU and a NIC behind one switch through the root: the ports of the switch say so "
+        "(`--probe acs`), or, unless they were asked, different IOMMU groups.",
         "Disable ACS on the switch ports (not on a host that isolates virtual machines), or use ATS.",
-        readiness.acs_redirect,
+        gpudirect.acs_redirect,
+    ),
+    Check(
+        "acs_unknown",
+        "Whether ACS sends the traffic of a GPU and a NIC behind one switch through the root is not known.",
+        "Run `topo-agent check --probe acs` as root of the host: in no container, and in no virtual machine.",
+        gpudirect.acs_unknown,
+    ),
+    Check(
+        "iommu_translates",
+        "The IOMMU translates for a GPU, or for a NIC behind the same switch: their traffic goes through the root.",
+        "Boot with `iommu=pt` (on Arm `iommu.passthrough=1`), unless this host gives devices to virtual machines.",
+        gpudirect.iommu_translates,
+    ),
+    Check(
+        "peer_memory_missing",
+        "Nothing in the kernel lets a NIC reach the memory of NVIDIA GPUs: data is copied through the host's memory.",
+        "Run `modprobe nvidia-peermem`, or use the open kernel modules on Linux 5.12 or newer, which offer dma-buf.",
+        gpudirect.peer_memory_missing,
     ),
     Check(
         "software_rdma",

@@ -1,4 +1,4 @@
-"""Checks of what stands in the way of a device: no driver, hidden, lost, ACS, software where hardware is meant."""
+"""Checks of what stands in the way of a device: no driver, hidden, lost, software where hardware is meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from topo_agent.graph.findings import Machine, Seen
-from topo_agent.graph.nodes import Device
 
 _NVIDIA = 0x10DE
 
@@ -55,26 +54,6 @@ def firmware_differs(machine: Machine) -> Iterator[Seen]:
         for ref, text in odd.items() if len(counts) > 1 else ():
             others = sorted({*versions.values()} - {text})
             yield Seen(str(ref), f"firmware {text}, equal ones have {', '.join(others)}", "info", text)
-
-
-def acs_redirect(machine: Machine) -> Iterator[Seen]:
-    """The kernel puts functions below one switch into different groups only where ACS isolates its ports.
-
-    drivers/iommu/iommu.c pci_device_group. Without an IOMMU there are no groups, and nothing is known.
-    """
-    for choice in machine.choices:
-        gpu = machine.topology.device(choice.gpu)
-        near = [one for one in choice.local if one.path.class_ in ("PIX", "PXB")]
-        apart = [nic for one in near if (nic := machine.topology.device(one.card.ref)) and _apart(gpu, nic)]
-        if gpu is not None and apart:
-            nic = apart[0]
-            evidence = f"IOMMU group {gpu.iommu_group}, and {nic.iommu_group} of {nic.ref} behind the same switch"
-            yield Seen(str(gpu.ref), evidence, "warning")
-
-
-def _apart(gpu: Device | None, nic: Device) -> bool:
-    groups = (gpu.iommu_group if gpu else None, nic.iommu_group)
-    return None not in groups and groups[0] != groups[1]
 
 
 def software_rdma(machine: Machine) -> Iterator[Seen]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from topo_agent.diagnostics import Diagnostic
-from topo_agent.facts import Cache, Cpu, FabricState, Hugepages, IrqState, LinkState, Machine, PeerAccess
+from topo_agent.facts import Acs, Cache, Cpu, FabricState, GpuDirect, Hugepages, IrqState, LinkState, Machine, PeerAccess
 from topo_agent.graph.nodes import (
     Device,
     DeviceKind,
@@ -48,6 +48,8 @@ class Topology:
     fabrics_now: tuple[tuple[Ref, FabricState], ...] = field(default=(), compare=False)
     hugepages_now: tuple[tuple[Ref, tuple[Hugepages, ...]], ...] = field(default=(), compare=False)
     irqs_now: tuple[tuple[Ref, IrqState], ...] = field(default=(), compare=False)
+    gpudirect: GpuDirect | None = field(default=None, compare=False)  # None: not asked for
+    acs: tuple[tuple[Ref, Acs], ...] | None = field(default=None, compare=False)  # None: not asked for
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)
 
     @cached_property
