@@ -236,6 +236,12 @@ def test_any_bytes(rubbish: bytes, place: int, length: int) -> None:
             assert {*acs._said(file.fileno())} <= {"type", "acs", "ats"}
 
 
+def test_time_is_up(fill: Fill, tmp_path: Path) -> None:
+    """--timeout: a bus that answers slowly costs no more."""
+    fill({"17:00.0": space(PORT)})
+    assert told(LiveHost(str(tmp_path / "root"), timeout=0), "17:00.0") == {"error": "TIMEOUT"}
+
+
 def test_what_is_no_file_is_not_read(fill: Fill, tmp_path: Path) -> None:
     host = fill({"17:00.0": None})
     os.mkfifo(tmp_path / "root/sys/bus/pci/devices/0000:17:00.0/config")
@@ -294,6 +300,7 @@ def test_a_function_that_has_neither() -> None:
 @pytest.mark.parametrize(("error", "reason"), [
     ("NOT_PERMITTED", Unknown.NOT_PERMITTED), ("ABSENT", Unknown.NOT_RECORDED), ("SUSPENDED", Unknown.UNREADABLE),
     ("GONE", Unknown.UNREADABLE), ("GARBLED", Unknown.UNREADABLE), ("EIO", Unknown.UNREADABLE),
+    ("TIMEOUT", Unknown.TIMEOUT),
 ])  # fmt: skip
 def test_reasons(error: str, reason: Unknown) -> None:
     assert one(error=error).unknown == (("acs_redirect", reason), ("ats", reason))

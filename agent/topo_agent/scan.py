@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from topo_agent.diagnostics import Level, Notes
-from topo_agent.facts import GpuLink, Inventory, Machine
+from topo_agent.facts import Acs, GpuDirect, GpuLink, Inventory, Machine, PciDevice
 from topo_agent.host import Host
-from topo_agent.sources import acs as acs_document
-from topo_agent.sources import cpu, gpu, gpudirect, irq, kfd, machine, net, numa, nvme, pci, process, rdma
+from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma
 
 T = TypeVar("T")
 
@@ -81,10 +80,22 @@ def scan(host: Host, *, caches: bool = False, readiness: bool = False, acs: bool
         fabrics_now=drivers.fabrics if drivers else (),
         nvlinks_now=drivers.now if drivers else (),
         irqs_now=source("irq", lambda: irq.read(host, notes, busy)) or (),
-        gpudirect=source("gpudirect", lambda: gpudirect.read(host, notes, present.values())) if readiness else None,
-        acs=(source("acs", lambda: acs_document.read(host, notes)) or ()) if acs else None,
+        gpudirect=source("gpudirect", lambda: _gpudirect(host, notes, present.values())) if readiness else None,
+        acs=(source("acs", lambda: _acs(host, notes)) or ()) if acs else None,
         diagnostics=tuple(notes),
     )
+
+
+def _gpudirect(host: Host, notes: Notes, functions: Iterable[PciDevice]) -> GpuDirect:
+    from topo_agent.sources import gpudirect  # as acs: only where somebody asks
+
+    return gpudirect.read(host, notes, functions)
+
+
+def _acs(host: Host, notes: Notes) -> tuple[Acs, ...]:
+    from topo_agent.sources import acs
+
+    return acs.read(host, notes)
 
 
 def _both(first: tuple[GpuLink, ...] | None, second: tuple[GpuLink, ...] | None) -> tuple[GpuLink, ...] | None:

@@ -8,6 +8,7 @@ that of capabilities (PCI Local Bus Specification 3.0, 6.7) and that of extended
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 
 from topo_agent.diagnostics import ABSENT, REFUSED, errno_name
@@ -29,26 +30,31 @@ class _Refused(Exception):
     """This function was not read; its argument is the name of the error."""
 
 
-def ask(host: Host, opened: Callable[[str], int], tell: Callable[[str], None]) -> Json:
+def ask(host: Host, opened: Callable[[str], int], tell: Callable[[str], None], seconds: float) -> Json:
     """`{"functions": [{"bdf": "0000:17:00.0", "type": 6, "acs": {"capability": 95, "control": 29}}, …]}` by address.
 
     Every bridge, and what may be a GPU or a NIC, but no virtual function. `opened` gives the descriptor of a file of
-    `host`; `tell` hears how far it came. Unavailable where the functions cannot be listed.
+    `host`; `tell` hears how far it came. After so many `seconds` no further function is read: a sick device answers
+    each word only when the bus gives up. Unavailable where the functions cannot be listed.
     """
+    until = time.monotonic() + seconds
     try:
         names = host.names(_FUNCTIONS)
     except OSError as error:
         raise Unavailable("not_permitted" if error.errno in REFUSED else "unreadable", errno_name(error)) from None
     found: list[tuple[PciAddress, Json]] = []
     for place, name in enumerate(names):
-        tell(f"function {place + 1} of {len(names)}")
+        tell(f"reading configuration space … function {place + 1} of {len(names)}")
         try:
             address = PciAddress.parse(name)
         except ValueError:
             continue
-        if _matters(host, f"{_FUNCTIONS}/{name}"):
-            found.append((address, {"bdf": str(address), **_function(host, opened, f"{_FUNCTIONS}/{name}")}))
-    return {"functions": [said for _, said in sorted(found, key=lambda pair: pair[0])]}
+        path = f"{_FUNCTIONS}/{name}"
+        if _matters(host, path):
+            late = time.monotonic() >= until
+            said: dict[str, Json] = {"error": "TIMEOUT"} if late else _function(host, opened, path)
+            found.append((address, {"bdf": str(address), **said}))
+    return {"functions": [one for _, one in sorted(found, key=lambda pair: pair[0])]}
 
 
 def _matters(host: Host, path: str) -> bool:

@@ -153,7 +153,7 @@ class LiveHost:
 
         watch = self._watch or Silent()
         try:
-            return acs.ask(self, self._file, lambda stage: watch.waiting(f"reading configuration space … {stage}"))
+            return acs.ask(self, self._file, watch.waiting, self._timeout)
         finally:
             watch.done()
 

@@ -16,7 +16,7 @@ def open_host(source: str | None, *, timeout: float = 60.0, watch: Watch | None 
     if source is None:
         return LiveHost("/", timeout=timeout, watch=watch)
     if os.path.isdir(source):
-        return LiveHost(source)
+        return LiveHost(source, timeout=timeout, watch=watch)
     from topo_agent.host import archive, recording  # paper costs 15 ms to import: only for what is on paper
 
     first = recording.FIRST_LINE.rpartition("v")[0].encode("ascii")  # without the number of the version

@@ -15,7 +15,7 @@ _BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "Egres
 _REDIRECT = frozenset({"ReqRedir", "CmpltRedir", "UpstreamFwd"})
 _ATS_ENABLE = 1 << 15  # ATS Control register
 
-_REASONS = {"NOT_PERMITTED": Unknown.NOT_PERMITTED}
+_REASONS = {"NOT_PERMITTED": Unknown.NOT_PERMITTED, "TIMEOUT": Unknown.TIMEOUT}
 _ASLEEP = "SUSPENDED"
 
 
