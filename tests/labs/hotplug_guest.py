@@ -106,7 +106,9 @@ def stacked() -> dict[str, Any]:
 
     def there() -> dict[str, Any]:
         document = json.loads(got("/topology.json"))
-        return {name: one for one in document["devices"] for name in (one.get("name"),) if name in ("lab.100", "labbond")}
+        return {
+            name: one for one in document["devices"] for name in (one.get("name"),) if name in ("lab.100", "labbond")
+        }
 
     until(lambda: len(there()) == 2, 30, "the VLAN and the bond")
     return there()

@@ -6,7 +6,18 @@ from functools import cached_property
 from types import MappingProxyType
 
 from topo_agent.diagnostics import Diagnostic
-from topo_agent.facts import Acs, Cache, Cpu, FabricState, GpuDirect, Hugepages, IrqState, LinkState, Machine, PeerAccess
+from topo_agent.facts import (
+    Acs,
+    Cache,
+    Cpu,
+    FabricState,
+    GpuDirect,
+    Hugepages,
+    IrqState,
+    LinkState,
+    Machine,
+    PeerAccess,
+)
 from topo_agent.graph.nodes import (
     Device,
     DeviceKind,
