@@ -16,12 +16,14 @@ from tests import fixtures
 from topo_agent.graph.checks import findings
 from topo_agent.graph.pairing import pairs
 from topo_agent.graph.topology import Topology
+from topo_agent.publishers.metrics import exposition
 from topo_agent.views import findings as findings_view
 from topo_agent.views import pairs as pairs_view
 from topo_agent.views import table
 from topo_agent.views.bind import bind
 from topo_agent.views.document import as_json, document
 from topo_agent.views.matrix import matrix
+from topo_agent.views.metrics import families
 from topo_agent.views.tree import tree
 
 
@@ -34,6 +36,12 @@ def _lists(topology: Topology) -> str:
     return "\n".join(parts)
 
 
+def _metrics(topology: Topology) -> str:
+    choices = pairs(topology)
+    body, _ = exposition(families(topology, choices, findings(topology, choices)))
+    return body.decode()
+
+
 VIEWS: dict[str, Callable[[Topology], str]] = {
     "tree.txt": tree,
     "matrix.txt": lambda topology: matrix(topology, ("gpu", "nic", "nvme")),
@@ -41,6 +49,7 @@ VIEWS: dict[str, Callable[[Topology], str]] = {
     "bind.txt": bind,
     "pairs.txt": lambda topology: pairs_view.as_table(topology, pairs(topology), 120),
     "findings.txt": lambda topology: findings_view.as_text(findings(topology, pairs(topology)), 120),
+    "metrics.txt": _metrics,
     "topology.json": lambda topology: as_json(document(topology)),
 }
 

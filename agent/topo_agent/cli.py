@@ -162,8 +162,9 @@ for _command in (config.config, run.run, run.history):
 @cli.command(short_help="The machine, or what surrounds one device.")
 @click.argument("device", required=False)
 @option(
-    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml"]), default="tree", show_default=True
-)
+    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml", "metrics"]), default="tree",
+    show_default=True,
+)  # fmt: skip
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
 @option("--caches", is_flag=True, help="Read the caches of every CPU too: slow on a large machine.")
 @option("--kinds", metavar="A,B", default="gpu,nic", show_default=True, help="matrix: which of gpu, nic, nvme.")
@@ -172,18 +173,22 @@ for _command in (config.config, run.run, run.history):
     type=click.Choice(["read", "write", "nvlink", "atomics", "pci"]),
     help="matrix: what the driver lets GPUs do with each other's memory, instead of distances.",
 )
+@option("--metrics-pairs", "every_pair", is_flag=True, help="metrics: every pair of a GPU and a NIC or GPU, too.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @looking
 def dump(
-    look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, p2p: str | None, color: str
+    look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, p2p: str | None,
+    every_pair: bool, color: str,
 ) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
     if p2p is not None and form != "matrix":
         raise click.UsageError("--p2p is a matrix: give -f matrix with it")
-    if device is not None and form == "matrix":
-        raise click.UsageError("the matrix is of the whole machine: -f matrix takes no DEVICE")
+    if every_pair and form != "metrics":
+        raise click.UsageError("--metrics-pairs is of the metrics: give -f metrics with it")
+    if device is not None and form in ("matrix", "metrics"):
+        raise click.UsageError(f"-f {form} is of the whole machine: it takes no DEVICE")
     chosen = _kinds(kinds) if form == "matrix" else []
-    topology, _ = _machine(look, caches=caches)
+    topology, operator = _machine(look, caches=caches)
     start = None if device is None else _find(topology, device)
     if form == "tree":
         from topo_agent.views.summary import DIAGNOSTICS_AT_MOST
@@ -201,10 +206,22 @@ def dump(
         from topo_agent.views.matrix import matrix, peer_access
 
         text = matrix(topology, chosen) if p2p is None else peer_access(topology, p2p)
+    elif form == "metrics":
+        text = _metrics(topology, operator, pairs=every_pair)
     else:
         text = _document(topology, form, start)
     _give(text, look.output)
     _finish(topology, look)
+
+
+def _metrics(topology: Topology, operator: Resolved, *, pairs: bool) -> str:
+    from topo_agent.graph import checks, pairing
+    from topo_agent.publishers.metrics import exposition
+    from topo_agent.views.metrics import families
+
+    choices = pairing.pairs(topology, operator)
+    body, _ = exposition(families(topology, choices, checks.findings(topology, choices), pairs=pairs))
+    return body.decode()
 
 
 @cli.command("list", short_help="A flat table of one kind of thing.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from topo_agent.facts import LinkState, PcieLink
 from topo_agent.graph.findings import Machine, Seen, Severity
@@ -15,23 +16,29 @@ from topo_agent.graph.nodes import Device
 from topo_agent.ids import Ref
 
 
+class Reading(NamedTuple):
+    """The link above a device as it is now, and the best that both of its ends can; None is unknown."""
+
+    device: Device
+    now: LinkState
+    best: PcieLink
+
+
 def width(machine: Machine) -> Iterator[Seen]:
-    for device, ends, now in _links(machine):
-        widths = [end.max_width for end in ends if end.max_width is not None]
-        if now.width is not None and widths and now.width < min(widths):
-            best = min(widths)
+    for device, now, best in readings(machine):
+        if now.width is not None and best.max_width is not None and now.width < best.max_width:
+            evidence = f"x{now.width} now, and both ends can x{best.max_width}"
             severity: Severity = "warning" if f"link_width:{device.ref}" in machine.again else "info"
-            yield Seen(str(device.ref), f"x{now.width} now, and both ends can x{best}", severity, f"{now.width}/{best}")
+            yield Seen(str(device.ref), evidence, severity, f"{now.width}/{best.max_width}")
 
 
 def speed(machine: Machine) -> Iterator[Seen]:
-    for device, ends, now in _links(machine):
-        speeds = [end.max_gts for end in ends if end.max_gts is not None]
-        if now.gts is not None and speeds and now.gts < min(speeds):
+    for device, now, best in readings(machine):
+        if now.gts is not None and best.max_gts is not None and now.gts < best.max_gts:
             idle = ", as an idle GPU does" if device.kind == "gpu" else ""
-            evidence = f"{now.gts:g} GT/s now, and both ends can {min(speeds):g} GT/s{idle}"
+            evidence = f"{now.gts:g} GT/s now, and both ends can {best.max_gts:g} GT/s{idle}"
             repeated = not idle and f"link_speed:{device.ref}" in machine.again
-            yield Seen(str(device.ref), evidence, "warning" if repeated else "info", f"{now.gts}/{min(speeds)} {idle}")
+            yield Seen(str(device.ref), evidence, "warning" if repeated else "info", f"{now.gts}/{best.max_gts} {idle}")
 
 
 def slot_limits(machine: Machine) -> Iterator[Seen]:
@@ -73,14 +80,15 @@ def nvlink_partial(machine: Machine) -> Iterator[Seen]:
                 yield Seen(str(gpu.ref), f"{active[gpu.ref]} active NVLinks, an equal one has {most}", "error")
 
 
-def _links(machine: Machine) -> Iterator[tuple[Device, list[PcieLink], LinkState]]:
-    """(who is named, what each end can, what the link does now) of every link of devices and of switches."""
-    inside = {machine.paths.link_end(gpu.ref) for gpu in machine.gpus}  # a GPU's own bridges are no switch
-    switches = (one for one in machine.topology.of_kind("bridge") if one.role == "upstream_port")
-    for device, end, port in _ends(machine, [*machine.devices, *(one for one in switches if one.ref not in inside)]):
+def readings(machine: Machine) -> Iterator[Reading]:
+    """Every link of devices and of switches that can be judged and says what it does now."""
+    for device, end, port in _ends(machine, [*machine.devices, *machine.switches]):
         now = machine.links_now.get(end.ref)
         if now is not None:
-            yield device, [one.link for one in (end, port) if one is not None and one.link is not None], now
+            ends = [one.link for one in (end, port) if one is not None and one.link is not None]
+            speeds = [one.max_gts for one in ends if one.max_gts is not None]
+            widths = [one.max_width for one in ends if one.max_width is not None]
+            yield Reading(device, now, PcieLink(min(speeds, default=None), min(widths, default=None)))
 
 
 def _ends(machine: Machine, devices: Iterable[Device]) -> Iterator[tuple[Device, Device, Device | None]]:
