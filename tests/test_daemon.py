@@ -334,7 +334,7 @@ def test_the_log() -> None:
 def test_the_log_of_the_journal() -> None:
     """sd-daemon(3): the priority in front."""
     out = io.StringIO()
-    Log(out=out, journal=True).warn("files", "full")
+    Log(out=out, journal=True).trouble("files", "full")
     assert out.getvalue() == "<4>files: full\n"
 
 

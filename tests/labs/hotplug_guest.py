@@ -96,7 +96,7 @@ def write(path: str, text: str) -> None:
 
 def stacked() -> dict[str, Any]:
     """A VLAN and a bond, made with ip; found in the document with what only netlink tells."""
-    nic = sorted(os.listdir("/sys/bus/pci/devices/" + sys.argv[1] + "/net"))[0]
+    nic = min(os.listdir("/sys/bus/pci/devices/" + sys.argv[1] + "/net"))
     for command in (
         ["ip", "link", "set", nic, "up"],
         ["ip", "link", "add", "link", nic, "name", "lab.100", "type", "vlan", "id", "100"],
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def lab(results: dict[str, Any]) -> None:
-    nic, disk = both = sys.argv[1:3]
+    both = sys.argv[1:3]
     pair = set(both)
     until(lambda: got("/readyz") == "ok\n", 60, "ready")
     until(lambda: pair <= addresses()[0] & addresses()[1], 60, "both devices")

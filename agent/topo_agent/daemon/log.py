@@ -34,7 +34,7 @@ class Log:
     def note(self, event: str, sentence: str, **more: Json) -> None:
         self._say("info", event, sentence, more)
 
-    def warn(self, event: str, sentence: str, **more: Json) -> None:
+    def trouble(self, event: str, sentence: str, **more: Json) -> None:
         self._say("warning", event, sentence, more)
 
     def once(self, event: str, sentence: str) -> None:

@@ -129,11 +129,11 @@ class Loop:
         try:
             settings = self._reload()
         except Exception as error:  # noqa: BLE001 whatever is wrong with the new settings, the old ones are good
-            self._log.warn("settings", f"not read anew, the old ones stay: {error}")
+            self._log.trouble("settings", f"not read anew, the old ones stay: {error}")
             return
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(self._settings, name)]
         if fixed:
-            self._log.warn("settings", f"{', '.join(fixed)}: changed, and needs a restart")
+            self._log.trouble("settings", f"{', '.join(fixed)}: changed, and needs a restart")
         self._settings = settings
         self._state = self._files()
         self._log.form = settings.log_format
@@ -186,10 +186,10 @@ class Loop:
 
     def _forget(self) -> None:
         """Nothing is known any more: an old fact is no fact."""
-        self._log.warn("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
+        self._log.trouble("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
         self._offer.seen = None
         self._counts.stale = False
-        self._write("state", lambda: self._state and self._state.topology(None))
+        self._write("state", lambda: self._state.topology(None))
         self._write("textfile", lambda: self._collected(None))
 
     def _took(self, seen: Seen) -> None:
@@ -210,7 +210,7 @@ class Loop:
 
     def _changed(self, before: Seen | None, seen: Seen) -> None:
         """Files and the log, of what differs. What a driver adds to the first look is no change of the machine."""
-        self._write("state", lambda: self._state and self._state.topology(seen.topology))
+        self._write("state", lambda: self._state.topology(seen.topology))
         if before is None:
             self._log.note("topology", _status(seen), digest=seen.digest)
         elif before.whole:
@@ -226,17 +226,15 @@ class Loop:
         if found:
             self._counts.generation += 1
             self._counts.last_change = time.time()
-            self._write("state", lambda: self._state and self._state.changed(entries))
+            self._write("state", lambda: self._state.changed(entries))
 
     # Settings and files
 
     def _every(self) -> float:
         return self._settings.rescan if self._wakers else min(self._settings.rescan, _POLL)
 
-    def _files(self) -> State | None:
+    def _files(self) -> State:
         chosen = self._settings
-        if not chosen.state_dir:
-            return None
         return State(
             chosen.state_dir, mode=chosen.state_mode, group=self._group(chosen.state_group), changes=chosen.history
         )
@@ -248,7 +246,7 @@ class Loop:
         try:
             return grp.getgrnam(name).gr_gid
         except KeyError:
-            self._log.warn("settings", f"state-group: there is no group {name} here")
+            self._log.trouble("settings", f"state-group: there is no group {name} here")
             return None
 
     def _collected(self, seen: Seen | None) -> None:

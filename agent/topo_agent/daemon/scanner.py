@@ -21,7 +21,7 @@ from topo_agent.host import BadSource, Host, Json, Unavailable, files
 from topo_agent.host.opening import open_host
 from topo_agent.readers.overlay import BadOverlay, parse
 from topo_agent.scan import scan
-from topo_agent.views import findings, matrix, summary, tree
+from topo_agent.views import findings, matrix, metrics, summary, tree
 from topo_agent.views.document import as_json, document
 
 _WIDTH = 100  # columns
@@ -77,7 +77,7 @@ def _answer(question: Question, *, quick: bool) -> dict[str, Json]:
     """Every form in which the agent offers the machine; `whole` once the drivers have been asked."""
     started, spent = time.perf_counter(), _processor_seconds()
     host = open_host(question.source, timeout=question.timeout)
-    inventory = scan(_NotYet(host) if quick else host)
+    inventory = scan(_NotYet(host) if quick else host, readiness=True)
     scanned = time.perf_counter()
     overlay = _overlay(question.overlay)
     topology = build(inventory, overlay)
@@ -91,6 +91,7 @@ def _answer(question: Question, *, quick: bool) -> dict[str, Json]:
         "diagnostics": said["diagnostics"],
         "topology": as_json(said),
         "findings": json.dumps(findings.as_data(found), indent=2, ensure_ascii=False) + "\n",
+        "families": metrics.families(topology, choices, found, pairs=question.pairs),
         "problems": sum(one.severity != "info" for one in found),
         "low": [f"{one.code}:{subject}" for one in found if one.code in _LINKS for subject in one.subjects],
         "matrix": matrix.matrix(topology),

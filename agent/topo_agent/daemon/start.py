@@ -51,7 +51,7 @@ def _wakers(log: Log) -> Iterator[Waker]:
         try:
             yield kind()
         except Unavailable as error:
-            log.warn("events", f"none of {what} will come ({error}): looking every minute instead")
+            log.trouble("events", f"none of {what} will come ({error}): looking every minute instead")
 
 
 def _tls(settings: Settings) -> Tls | None:

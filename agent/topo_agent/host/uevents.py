@@ -45,7 +45,7 @@ class Uevents:
 
     def heard(self) -> list[str]:
         """`["remove pci 0000:41:00.0", …]`, all that has come; an overflow is one, too: something was there."""
-        found = []
+        found: list[str] = []
         try:
             while len(found) < _AT_MOST and (event := self._monitor.poll(timeout=0)) is not None:
                 said = event.properties

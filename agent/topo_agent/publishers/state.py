@@ -16,19 +16,22 @@ _HISTORY_BYTES = 4 << 20
 
 
 class State:
-    """Files in one directory, each replaced whole. OSError where they cannot be written: the old ones stay."""
+    """Files in one directory, each replaced whole. OSError where they cannot be written: the old ones stay.
+
+    Without a directory ("") nothing is written.
+    """
 
     def __init__(self, directory: str, *, mode: int = 0o644, group: int | None = None, changes: int = 100) -> None:
         """The directory is made if need be; what it holds of earlier changes is kept, at most `changes` of them."""
         self._directory, self._mode, self._group = directory, mode, group
-        self._history = deque(history(directory), maxlen=changes)
+        self._history = deque(history(directory) if directory else (), maxlen=changes)
 
     def topology(self, text: str | None) -> None:
         """The document, or none where nothing is known any more."""
         path = os.path.join(self._directory, TOPOLOGY)
         if text is not None:
             self._write(TOPOLOGY, text)
-        elif os.path.exists(path):
+        elif self._directory and os.path.exists(path):
             os.unlink(path)
 
     def changed(self, entries: Iterable[dict[str, Json]]) -> None:
@@ -38,6 +41,8 @@ class State:
         self._write(HISTORY, "".join(f"{line}\n" for line in lines))
 
     def _write(self, name: str, text: str) -> None:
+        if not self._directory:
+            return
         os.makedirs(self._directory, mode=0o755, exist_ok=True)
         files.replace(os.path.join(self._directory, name), text, mode=self._mode, group=self._group)
 
