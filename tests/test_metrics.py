@@ -199,9 +199,15 @@ def test_letters_and_long_domains() -> None:
 
 @pytest.mark.parametrize("name", fixtures.NAMES)
 def test_one_series_for_each_function(name: str) -> None:
-    """Two would make every join by address fail."""
+    """Two would make every join fail, by address or by name."""
     for metric in ("topo_gpu_info", "topo_nic_info", "topo_pci_alias_info"):
-        values(texts(name).usual, metric, "pci_bus_id")
+        some = series(texts(name).usual, metric)
+        for label in {"pci_bus_id", "dcgm_pci_bus_id", "uuid", "netdev", "rdma_device"} & {
+            *(some[0].labels if some else ())
+        }:
+            told = [one.labels[label] for one in some if one.labels[label]]
+            assert len(told) == len(set(told)), label
+        assert all(one.labels["pci_bus_id"] for one in some)
 
 
 @pytest.mark.parametrize("name", fixtures.NAMES)

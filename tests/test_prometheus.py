@@ -77,7 +77,8 @@ ports may be made of software. `path` and the levels are the words of `nvidia-sm
 ## Joins
 
 The examples need one `instance` for all exporters of a server: let the scrape configuration drop the port from it.
-`rdma_device!=""` and `uuid!=""` matter: two series with an empty label would match each other.
+`rdma_device!=""` and `uuid!=""` matter: Prometheus refuses to join where two series on the right have the same label,
+an empty one too.
 """
 
 FOOT = """
@@ -166,6 +167,17 @@ def test_joins(servers: list[str], tmp_path: Path) -> None:
         lanes: [(f'{{instance="a",job="node",{address},uuid="{uuid}"}}', 16.0)],
     }
     evaluated(tmp_path, [*servers, *theirs], expected)
+
+
+@needs_promtool
+def test_empty_labels_spoil_a_join(tmp_path: Path) -> None:
+    """What the page warns of, on a Frontier node: four NICs that are no RDMA devices."""
+    printed = (fixtures.FOLDER / "mi250x-frontier" / "expected" / "metrics.txt").read_text(encoding="utf-8")
+    theirs = 'node_infiniband_state_id{instance="a",job="node",device="mlx5_0",port="1"} 4'
+    ports = next(iter(JOINS.values()))
+    evaluated(tmp_path, [*_of("a", printed), theirs], {ports: []})
+    with pytest.raises(AssertionError, match="duplicate series"):
+        evaluated(tmp_path, [*_of("a", printed), theirs], {ports.replace('{rdma_device!=""}', ""): []})
 
 
 @needs_promtool
