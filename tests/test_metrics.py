@@ -12,15 +12,21 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics
 
 from tests import fixtures
+from tests.machines import MACHINES, archive, needs_machines
 from tests.paper import AMD, NVIDIA, NVME, Files, answers, cpus, nodes, now, nvlink, nvml, put, topology, two_sockets
-from tests.promtool import needs_promtool, promtool
+from tests.promtool import PROGRAM, needs_promtool, promtool
 from tests.test_checks import VIRTUAL, below, direct, linked, listed
 from tests.test_cli import text_of
+from tests.test_properties import BREAKS, SETTINGS, SMALL, base, broken
+from topo_agent import discover
 from topo_agent.cli import cli
+from topo_agent.graph.build import build
 from topo_agent.graph.checks import CHECKS, findings
 from topo_agent.graph.findings import Finding
 from topo_agent.graph.pairing import pairs
@@ -28,6 +34,7 @@ from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
 from topo_agent.host.paper import Link
 from topo_agent.publishers.metrics import exposition, negotiate
+from topo_agent.scan import scan
 from topo_agent.views.metrics import families
 
 SERIES_AT_MOST = 700
@@ -401,11 +408,37 @@ def test_a_machine_that_says_nothing() -> None:
     assert body == b"# EOF\n"
 
 
+@settings(SETTINGS, max_examples=60)
+@given(st.data())
+def test_what_breaks_costs_no_other_series(data: st.DataObject) -> None:
+    """What exporters are reported for most (node_exporter#3265, procfs#761): one bad file, and nothing is left."""
+    host, _, paths = base(data.draw(st.integers(0, len(SMALL) - 1)))
+    for path in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3, unique=True)):
+        if path in host.entries:
+            host = broken(host, path, data.draw(st.sampled_from(BREAKS)))
+    found = build(scan(host))
+    body, _ = exposition(plain(found, every=True), OPENMETRICS)
+    samples = [one for metric in strictly(body.decode()) for one in metric.samples]
+    shown = [one.labels["pci_bus_id"] for one in samples if one.name == "topo_gpu_info"]
+    assert shown == [str(one.address) for one in found.of_kind("gpu") if one.physfn is None]
+    assert all(one.value >= 0 for one in samples)
+
+
+@needs_machines
+@pytest.mark.parametrize("name", MACHINES)
+def test_machines_that_others_recorded(name: str) -> None:
+    body, _ = exposition(plain(discover(str(archive(name))), every=True))
+    said = body.decode()
+    lines = [line.rpartition(" ")[0] for line in said.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines)) <= SERIES_AT_MOST + PAIRS_AT_MOST
+    assert PROGRAM is None or promtool("check", "metrics", stdin=said) == ""
+
+
 def test_findings_are_codes() -> None:
-    codes = {check.code for check in CHECKS}
-    shown = {one.labels["code"] for name in fixtures.NAMES for one in series(texts(name).usual, "topo_finding")}
+    printed = "".join(one.read_text(encoding="utf-8") for one in fixtures.FOLDER.glob("*/expected/metrics.txt"))
+    shown = set(re.findall(r'topo_finding\{code="(\w+)"\} 1', printed))
     assert len(shown) > 3
-    assert shown <= codes
+    assert shown <= {check.code for check in CHECKS}
 
 
 def test_what_a_machine_wrote_is_no_markup() -> None:
