@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.core import ParameterSource
 
 from topo_agent.commands.answer import CouldNot, F, as_json, give, option
 from topo_agent.settings import FILE, SETTINGS, BadSettings, Loaded, Setting, load, values
+
+if TYPE_CHECKING:
+    from topo_agent.host import Json
+    from topo_agent.views.devices import Row
 
 _settings_file = option("--config", "settings_file", metavar="FILE", help=f"Settings (TOML) instead of {FILE}.")
 
@@ -65,7 +69,7 @@ def config(flags: Mapping[str, str], settings_file: str | None, form: str, outpu
 
     Takes the flags of `run`, so that `config` in its place shows what it would go by. docs/settings.md describes them.
     """
-    from topo_agent.views import table
+    from topo_agent.views.table import table
 
     settings, origins = loaded(flags, settings_file)
     if form == "json":
@@ -73,10 +77,10 @@ def config(flags: Mapping[str, str], settings_file: str | None, form: str, outpu
             {"name": one.name, "value": one.kind.plain(getattr(settings, one.field)), "origin": origins[one.name]}
             for one in SETTINGS
         ]
-        give(as_json(said), output)
+        give(as_json(cast("Json", said)), output)
         return
-    rows: list[table.Row] = [
+    rows: list[Row] = [
         {"name": one.name, "value": one.kind.text(getattr(settings, one.field)), "origin": origins[one.name]}
         for one in SETTINGS
     ]
-    give(table.table(rows, ("name", "value", "origin")), output)
+    give(table(rows, ("name", "value", "origin")), output)
