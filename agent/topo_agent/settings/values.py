@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,6 +33,8 @@ class Kind(NamedTuple):
 
     def toml(self, value: Any) -> str:
         """As a file says it: `300` -> `"5m"` in quotation marks."""
+        import json
+
         return json.dumps(self.plain(value), ensure_ascii=False)
 
     def from_file(self, value: object) -> str:
