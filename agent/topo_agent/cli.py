@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, cast
 import click
 
 from topo_agent import __version__
-from topo_agent.commands import config, run
 from topo_agent.commands.answer import COULD_NOT, LOST, NO, CouldNot, F, option
 from topo_agent.commands.answer import as_json as _json
 from topo_agent.commands.answer import give as _give
@@ -134,7 +133,27 @@ class _OnTerminal:
             click.echo(f"topo-agent: note: {sentence}", err=True)
 
 
+_MODULES = {"config": "config", "history": "run", "run": "run"}
+"""Commands whose options are the settings: their module makes a class of them, and is imported when it is named."""
+
+
+class _Commands(click.Group):
+    """The commands below, and those of _MODULES."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return super().get_command(ctx, cmd_name)
+        from importlib import import_module
+
+        found: click.Command = getattr(import_module(f"topo_agent.commands.{_MODULES[cmd_name]}"), cmd_name)
+        return found
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""
     \b
@@ -155,8 +174,6 @@ def cli() -> None:
     """How a server is wired: CPUs, NUMA nodes, PCI, and what is near what."""
 
 
-for _command in (config.config, run.run, run.history):
-    cli.add_command(_command)
 
 
 @cli.command(short_help="The machine, or what surrounds one device.")

@@ -57,4 +57,4 @@ def _wakers(log: Log) -> Iterator[Waker]:
 def _tls(settings: Settings) -> Tls | None:
     if not settings.tls_certificate:
         return None
-    return Tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca or None)
+    return Tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
