@@ -68,6 +68,8 @@ say() { # say FILE COMMAND…: what it prints, and its status if that is not 0
 say host.topo python3 -m topo_agent record
 say kept.topo python3 -m topo_agent record --keep-names
 say dump.json python3 -m topo_agent dump -f json
+say acs.json python3 -c 'import json; from topo_agent.host.live import LiveHost
+print(json.dumps(LiveHost("/").document("acs")))'
 say lstopo.xml lstopo-no-graphics --whole-io --of xml -
 cut -d' ' -f1 /proc/uptime >/out/uptime
 for port in /dev/vport*; do tar -C /out -cf - . >"$port"; done

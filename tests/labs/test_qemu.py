@@ -17,6 +17,7 @@ from tests.expectations import leaves
 from tests.labs.apt import CannotStart
 from tests.labs.guest import REPOSITORY
 from tests.labs.qemu import MACHINES, Boot, Machine, boot
+from tests.schemas import FOLDER, strict
 from topo_agent.graph.build import build
 from topo_agent.host.opening import open_host
 from topo_agent.ids import CpuSet, PciAddress
@@ -124,6 +125,37 @@ def test_what_qemu_was_told(booted: tuple[Machine, Boot]) -> None:
     print(f"{machine.name}: QEMU: agreed/asked {len(asked) - len(wrong)}/{len(asked)}")
     assert asked
     assert not wrong
+
+
+TYPES = {"root_port": 4, "upstream_port": 5, "downstream_port": 6}  # PCI Express Capabilities register, bits 7:4
+
+
+def test_acs_as_qemu_builds_it(booted: tuple[Machine, Boot]) -> None:
+    """hw/pci/pcie.c pcie_acs_init: a downstream port has SV TB RR CR UF DT, all off: without an IOMMU Linux sets none.
+
+    Root ports have it (gen_pcie_root_port.c); the emulated TI switch got it later. No endpoint has it here, nor ATS.
+    """
+    _, done = booted
+    found: dict[str, Any] = json.loads(said(done.folder, "acs.json"))
+    assert [*strict(FOLDER / "acs-document.json").iter_errors(found)] == []
+    functions = {one["bdf"]: one for one in found["functions"]}
+    topology = build(scan(open_host(str(done.folder / "kept.topo"))))
+    assert {str(one.address) for one in topology.of_kind("bridge", "nic") if one.physfn is None} <= {*functions}
+    ours = {"capability": 0x5F, "control": 0}
+    print(f"read: {sum('error' not in one for one in functions.values())}/{len(functions)}")
+    assert any(one.get("acs") == ours for one in functions.values())
+    for one in topology.of_kind("bridge", "nic", "gpu"):
+        function = functions[str(one.address)]
+        if "error" in function:  # an idle port sleeps
+            assert function["error"] == "SUSPENDED"
+            continue
+        assert function.get("type", 0) == TYPES.get(one.role or "", 0)
+        assert "ats" not in function
+        if one.role == "root_port":
+            assert function["acs"] == ours
+        else:
+            assert function.get("acs", ours) == ours
+            assert one.role == "downstream_port" or "acs" not in function
 
 
 def test_agrees_with_hwloc(booted: tuple[Machine, Boot]) -> None:
