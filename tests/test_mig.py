@@ -148,8 +148,8 @@ def test_a_long_line_is_cut() -> None:
     ("devices", "line", "unknown"),
     [
         ([], "MIG on, no devices", None),
-        (REFUSED, "MIG on, its devices unknown (not_permitted)", {"mig": "not_permitted"}),
-        ({"error": "UNKNOWN"}, "MIG on, its devices unknown (driver_error)", {"mig": "driver_error"}),
+        (REFUSED, "MIG on, its devices unknown (not_permitted)", {"mig_devices": "not_permitted"}),
+        ({"error": "UNKNOWN"}, "MIG on, its devices unknown (driver_error)", {"mig_devices": "driver_error"}),
     ],
 )
 def test_mig_without_devices(devices: Json, line: str, unknown: Json) -> None:
@@ -157,7 +157,7 @@ def test_mig_without_devices(devices: Json, line: str, unknown: Json) -> None:
     found = topology(FILES, documents=nvml(answers(A, 0, mig=mode(devices)), answers(B, 1)))
     assert line in tree(found)
     gpu = told(found, f"pci:{A}")["gpu"]
-    assert (gpu["mig"], gpu.get("unknown")) == (True, unknown)
+    assert (gpu["mig"], gpu.get("unknown"), "mig_devices" in gpu) == (True, unknown, unknown is not None)
     assert not list(strict(FOLDER / "topo-agent-v1.json").iter_errors(document(found)))
 
 
@@ -167,6 +167,13 @@ def test_mig_without_devices(devices: Json, line: str, unknown: Json) -> None:
 def test_no_mig(said: Json) -> None:
     found = topology(FILES, documents=nvml(answers(A, 0, mig=said), answers(B, 1)))
     assert (found.migs, "MIG" in tree(found), codes(found)) == ((), False, [])
+
+
+@pytest.mark.parametrize(("error", "reason"), [("NO_PERMISSION", "not_permitted"), ("UNKNOWN", "driver_error")])
+def test_a_mode_that_is_refused(error: str, reason: str) -> None:
+    """nvml.md, section 3: field unknown; NOT_SUPPORTED alone says that there is no MIG."""
+    gpu = told(topology(FILES, documents=nvml(answers(A, 0, mig={"error": error}))), f"pci:{A}")["gpu"]
+    assert (gpu["mig"], gpu["unknown"]) == (None, {"mig": reason})
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,12 @@ _REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf[0-9]+|sf[0-9]+)?", re.ASCII)
 
 _BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
 _MELLANOX, _AMD = 0x15B3, 0x1002
-_PARTS = ("fabric", "mig", "platform")  # what drivers add to a GPU: unknown there and not of the function
+_PARTS = (
+    "fabric",
+    "mig",
+    "mig_devices",
+    "platform",
+)  # what drivers add to a GPU: unknown there and not of the function
 _ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
 
 

@@ -147,9 +147,7 @@ def _asked(answer: Json, notes: Notes) -> Iterator[tuple[PciAddress, Answers]]:
 
 
 def _nvml(address: PciAddress, one: Answers, parts: Mig, where: Rack) -> Gpu:
-    unknown = dict(refusals(one, {"name": "model", "uuid": "uid"})) | where.unknown
-    if parts.unknown is not None:
-        unknown["mig"] = parts.unknown
+    unknown = dict(refusals(one, {"name": "model", "uuid": "uid"})) | where.unknown | dict(parts.unknown)
     index, memory, node = (number(one.get(key)) for key in ("index", "memory_bytes", "numa_node_id"))
     return Gpu(
         function=address,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import MigDevice
 from topo_agent.host import Json
 from topo_agent.ids import PciAddress, pci_ref
@@ -19,19 +19,22 @@ from topo_agent.sources.answers import Answers, number, refusal, refusals, text
 class Mig(NamedTuple):
     enabled: bool | None  # None: not told, or a GPU that has no MIG
     devices: tuple[MigDevice, ...] = ()
-    unknown: Unknown | None = None  # why the devices are not told although MIG is on
+    unknown: UnknownFields = ()  # `mig`: is it on; `mig_devices`: it is on, and what there is of them
 
 
 def read(function: PciAddress, said: Json, notes: Notes) -> Mig:
     """MIG of one GPU. A container that may not see a device is refused its ids: that is a note, and nothing lost."""
     current = number(said.get("current")) if isinstance(said, dict) else None
     if not isinstance(said, dict) or current is None:
-        return Mig(enabled=None)
+        reason = refusal(said) if isinstance(said, dict) and "error" in said else None
+        if reason is None or reason is Unknown.NOT_SUPPORTED:  # that is an answer: a part without MIG
+            return Mig(enabled=None)
+        return Mig(enabled=None, unknown=(("mig", reason),))
     if current == 0:  # nvml.h NVML_DEVICE_MIG_DISABLE
         return Mig(enabled=False)
     listed = said.get("devices")
     if not isinstance(listed, list):
-        return Mig(enabled=True, unknown=refusal(listed) or Unknown.NOT_RECORDED)
+        return Mig(enabled=True, unknown=(("mig_devices", refusal(listed) or Unknown.NOT_RECORDED),))
     inside = Counter(number(one.get("gpu_instance")) for one in listed if isinstance(one, dict))
     found: dict[tuple[int, int], MigDevice] = {}
     for one in listed:

@@ -254,7 +254,7 @@ class _Writer:
         parts = [one for one in self.topology.migs if one.partition_of == device.ref]
         counts = Counter(one.profile or "?" for one in parts)
         words = [f"{count} × {profile}" if count > 1 else profile for profile, count in counts.items()]
-        hidden = dict(device.gpu.unknown).get("mig")
+        hidden = dict(device.gpu.unknown).get("mig_devices")
         if words:
             yield Branch(f"{len(parts)} MIG: {', '.join(words)}")
         else:
