@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.paper import NODE, Files, bridge, cpus, function, nodes
-from tests.test_cli import environment, text_of
-from topo_agent.cli import cli
+from tests.test_cli import EVERY, environment, text_of
 from topo_agent.diagnostics import Unknown
 from topo_agent.host.paper import Link
 
@@ -202,7 +201,7 @@ def test_there_is_something_to_run() -> None:
     every = [block for page in PAGES for block in blocks(page)]
     commands = [command for block in every if block.tag == "console" for command, _ in dialogue(block)]
     assert len(commands) > 10
-    for command in cli.commands:
+    for command in EVERY:
         assert any(f"topo-agent {command}" in one for one in commands), command
     lines = [line for block in every if block.tag == "sh setup" for line in block.text.splitlines()]
     assert {line.partition("#")[0].strip() for line in lines} == {*SETUP}
@@ -233,15 +232,15 @@ def test_commands_and_options_exist(page: Path) -> None:
     """Every `topo-agent COMMAND --option` that a text names."""
     for words in re.findall(r"`topo-agent ([^`/]*)`", page.read_text(encoding="utf-8")):
         for command in words.split()[0].split("|"):
-            assert command in {*cli.commands, "COMMAND"}, words
-            options = cli.commands[command].params if command in cli.commands else []
+            assert command in {*EVERY, "COMMAND"}, words
+            options = EVERY[command].params if command in EVERY else []
             known = {"--help", *(name for option in options for name in option.opts)}
             assert {*re.findall(r"(?<!\S)--?[a-z][a-z-]*", words)} <= known, words
 
 
 def test_usage_names_everything() -> None:
     text = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
-    for command in cli.commands.values():
+    for command in EVERY.values():
         assert f"`topo-agent {command.name}" in text
         for option in command.params:
             for choice in getattr(option.type, "choices", ()):
