@@ -346,9 +346,10 @@ class _Maker:
         self.found.devices[address]["names"] = (*netdevs, f"mlx5_{self.names}")
         count = self.draw(st.sampled_from([0, 0, 1, 3]))
         if count:
-            offset = 16 + 8 * (len(self.found.devices) % 8) if above else 128 + self.names * 8
-            said["vfs"] = {"count": count, "total": 8, "offset": offset}
             bus, rest = address.rpartition(":")[0], address.rpartition(":")[2]
+            # On a root bus apart by device, and never on the next bus: that may be somebody's.
+            offset = 16 + 8 * (len(self.found.devices) % 8) if above else 64 + 24 * int(rest[:2], 16)
+            said["vfs"] = {"count": count, "total": 8, "offset": offset}
             place = int(rest[:2], 16) * 8 + int(rest[3]) + offset
             for number in range(count):
                 name = f"{bus}:{(place + number) >> 3:02x}.{(place + number) & 7}"

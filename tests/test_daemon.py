@@ -198,6 +198,18 @@ def test_a_user_namespace_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         Uevents()
 
 
+def test_no_libudev_is_a_reason_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyudev looks for the library when it is first used; in a small container it is not there."""
+    import pyudev
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("No library named udev")
+
+    monkeypatch.setattr(pyudev, "Context", missing)
+    with pytest.raises(Unavailable, match="no libudev"):
+        Uevents()
+
+
 # --- what changed --------------------------------------------------------------------------------------------
 
 BEFORE: dict[str, Any] = {

@@ -545,6 +545,13 @@ def test_a_long_name_does_not_make_a_long_message() -> None:
     assert len(said) < LINE
 
 
+def test_a_name_of_several_lines_makes_one_line() -> None:
+    said = refused(HEAD + '"pci\\n\\u2028\\e[31m": 1\n')
+    assert said.splitlines() == [said]
+    assert said.isprintable()
+    assert "pci???[31m" in said
+
+
 def test_a_description_that_is_a_fifo_does_not_wait(tmp_path: Path) -> None:
     path = tmp_path / "machine.yaml"
     os.mkfifo(path)

@@ -185,7 +185,16 @@ def _of_python() -> tuple[str, ...]:
     """Where the interpreter, its libraries and the program itself are."""
     paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, SOURCES, *site.getsitepackages()}
     paths |= {*sysconfig.get_paths().values(), os.path.dirname(sys.executable)}
-    paths |= {os.environ["PYTHONPYCACHEPREFIX"], "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/locale", "/usr/share/zoneinfo"}
+    paths |= {
+        os.environ["PYTHONPYCACHEPREFIX"],
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/local/lib",
+        "/usr/share/locale",
+        "/usr/share/zoneinfo",
+    }
     paths |= {os.path.realpath(path) for path in paths}
     return tuple(f"{path}/" for path in paths if path not in ("/", "/usr"))
 

@@ -174,8 +174,6 @@ def cli() -> None:
     """How a server is wired: CPUs, NUMA nodes, PCI, and what is near what."""
 
 
-
-
 @cli.command(short_help="The machine, or what surrounds one device.")
 @click.argument("device", required=False)
 @option(

@@ -29,7 +29,15 @@ from tests.labs.cpio import File, Tree, cpio, link
 REPOSITORY = Path(__file__).parents[2]
 # Pure Python, from the environment that runs the test; PyYAML is not needed here.
 DEPENDENCIES = ("click", "prometheus_client", "pyroute2", "pyudev")
-PACKAGES = ("busybox-static", "hwloc-nox", "libpython3-stdlib", "libudev1", "python3-minimal", "python3-psutil")
+PACKAGES = (
+    "busybox-static",
+    "hwloc-nox",
+    "libc-bin",
+    "libpython3-stdlib",
+    "libudev1",
+    "python3-minimal",
+    "python3-psutil",
+)
 # Something depends on them, and nothing here runs them.
 NOT_NEEDED = ("dpkg", "gcc-12-base", "libdb5.3", "libtirpc-common", "media-types", "readline-common", "tar")
 MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000e", "nvme")  # loaded in this order

@@ -50,7 +50,9 @@ exec >/dev/console 2>&1 </dev/null
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs tmp /tmp
+mkdir -p /run
 mount -t tmpfs run /run
+ldconfig
 export PATH=/bin:/sbin PYTHONPATH=/agent LC_ALL=C.UTF-8
 hostname guest
 ip link set lo up

@@ -17,9 +17,8 @@ from topo_agent.graph import checks, pairing
 from topo_agent.graph.applied import Resolved, Unresolved, resolve
 from topo_agent.graph.build import build
 from topo_agent.graph.overlay import EMPTY, Overlay
-from topo_agent.host import BadSource, Host, Json, Unavailable, files
+from topo_agent.host import BadSource, Host, Json, Unavailable
 from topo_agent.host.opening import open_host
-from topo_agent.readers.overlay import BadOverlay, parse
 from topo_agent.scan import scan
 from topo_agent.views import findings, matrix, metrics, summary, tree
 from topo_agent.views.document import as_json, document
@@ -64,7 +63,7 @@ def main() -> None:
             if question.first and question.source is None:
                 _say(_answer(question, quick=True))
             _say(_answer(question, quick=False))
-        except (BadSource, BadOverlay, Unresolved, files.Unreadable) as error:
+        except (BadSource, Unresolved, _BadOverlay) as error:
             _say({"error": str(error)})
 
 
@@ -105,8 +104,20 @@ def _answer(question: Question, *, quick: bool) -> dict[str, Json]:
     }
 
 
+class _BadOverlay(Exception):
+    """One line."""
+
+
 def _overlay(path: str | None) -> Overlay:
-    return EMPTY if path is None else parse(files.text(path, "an overlay (YAML)"), path)
+    if path is None:
+        return EMPTY
+    from topo_agent.host import files
+    from topo_agent.readers.overlay import BadOverlay, parse  # and PyYAML: 3 MB, where there is an overlay
+
+    try:
+        return parse(files.text(path, "an overlay (YAML)"), path)
+    except (files.Unreadable, BadOverlay) as error:
+        raise _BadOverlay(str(error)) from None
 
 
 def _processor_seconds() -> float:

@@ -26,13 +26,13 @@ class Uevents:
             raise Unavailable("not_permitted", "the kernel tells a user namespace of no devices")
         try:
             import pyudev
-        except ImportError as error:  # pyudev without libudev
-            raise Unavailable("not_supported", f"no libudev here: {error}") from None
-        try:
+
             monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
             for name in SUBSYSTEMS:
                 monitor.filter_by(name)
             monitor.start()
+        except ImportError as error:  # pyudev is here, and the library that it calls is not, or cannot be found
+            raise Unavailable("not_supported", f"no libudev here: {error}") from None
         except OSError as error:
             raise Unavailable("not_permitted", f"no socket for kernel events: {error}") from None
         with contextlib.suppress(OSError):  # without privilege the system's own limit has to do

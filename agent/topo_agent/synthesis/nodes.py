@@ -37,7 +37,8 @@ class Wrong(Exception):
 
 
 def _clipped(text: str) -> str:
-    """Names are as long as their writer likes, and stand inside each other; a message is one line to read."""
+    """Names are what their writer likes, as long as he likes, and stand inside each other; a message is one line."""
+    text = "".join(sign if sign.isprintable() else "?" for sign in text)
     return text if len(text) <= _TOLD_AT_MOST else f"{text[: _TOLD_AT_MOST // 2]}…{text[-_TOLD_AT_MOST // 2 :]}"
 
 
