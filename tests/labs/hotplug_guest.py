@@ -97,18 +97,19 @@ def write(path: str, text: str) -> None:
 def stacked() -> dict[str, Any]:
     """A VLAN and a bond, made with ip; found in the document with what only netlink tells."""
     nic = min(os.listdir("/sys/bus/pci/devices/" + sys.argv[1] + "/net"))
+    other = next(name for name in os.listdir("/sys/class/net") if name.startswith("eth") and name != nic)
     for command in (
-        ["ip", "link", "set", nic, "up"],
-        ["ip", "link", "add", "link", nic, "name", "lab.100", "type", "vlan", "id", "100"],
-        ["ip", "link", "add", "name", "labbond", "type", "bond"],
+        f"link set {nic} up",
+        f"link add link {nic} name lab.100 type vlan id 100",
+        "link add name labbond type bond",
+        f"link set {other} down",
+        f"link set {other} master labbond",
     ):
-        subprocess.run(command, check=True)
+        subprocess.run(["ip", *command.split()], check=True)
 
     def there() -> dict[str, Any]:
         document = json.loads(got("/topology.json"))
-        return {
-            name: one for one in document["devices"] for name in (one.get("name"),) if name in ("lab.100", "labbond")
-        }
+        return {one["id"]: one for one in document["devices"] if one["id"] in ("net:lab.100", "net:labbond")}
 
     until(lambda: len(there()) == 2, 30, "the VLAN and the bond")
     return there()

@@ -47,9 +47,9 @@ def test_nothing_is_left_behind(results: dict[str, Any]) -> None:
 
 
 def test_what_only_netlink_tells(results: dict[str, Any]) -> None:
-    vlan, bond = results["stacked"]["lab.100"], results["stacked"]["labbond"]
+    vlan, bond = results["stacked"]["net:lab.100"], results["stacked"]["net:labbond"]
     assert (vlan["type"], vlan["vlan_id"]) == ("vlan", 100)
-    assert bond["type"] == "bond"
+    assert (bond["type"], bond["lower"]) == ("bond", ["pci:0000:21:00.0"])
 
 
 def test_it_stops_when_told(results: dict[str, Any]) -> None:
