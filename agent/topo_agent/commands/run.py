@@ -10,13 +10,12 @@ import click
 
 from topo_agent.commands.answer import CouldNot, as_json, give, option
 from topo_agent.commands.config import loaded, options
+from topo_agent.commands.look import SOURCE
 from topo_agent.settings import Settings
-
-_SOURCE = "A directory, a recording or a tar archive instead of this machine."
 
 
 @click.command(short_help="The daemon: live topology, metrics, a page.")
-@option("--from", "source", metavar="SOURCE", help=_SOURCE)
+@option("--from", "source", metavar="SOURCE", help=SOURCE)
 @options
 def run(flags: Mapping[str, str], settings_file: str | None, source: str | None) -> None:
     """Keep the topology of this server current and offer it, until SIGTERM.
