@@ -52,7 +52,7 @@ def until(true: Callable[[], bool], seconds: float, what: str) -> float:
                 return time.monotonic()
         except (OSError, ValueError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.1)
     raise TimeoutError(what)
 
 
