@@ -44,6 +44,7 @@ class Worker:
     def ask(self, question: dict[str, Json]) -> None:
         """OSError where no process can be started, or the one there is does not take the question."""
         if self._process is None:
+            self._left = [one for one in self._left if one.poll() is None]  # reaped
             self._process = _spawned()
             self._said.clear()
             os.set_blocking(self.fileno(), False)
