@@ -24,7 +24,9 @@ class State:
     def __init__(self, directory: str, *, mode: int = 0o644, group: int | None = None, changes: int = 100) -> None:
         """The directory is made if need be; what it holds of earlier changes is kept, at most `changes` of them."""
         self._directory, self._mode, self._group = directory, mode, group
-        self._history = deque(history(directory) if directory else (), maxlen=changes)
+        self._changes = changes
+        self._history: deque[dict[str, Json]] | None = None  # not read yet
+        self._fresh: list[dict[str, Json]] = []  # not in it yet
 
     def topology(self, text: str | None) -> None:
         """The document, or none where nothing is known any more."""
@@ -36,7 +38,11 @@ class State:
 
     def changed(self, entries: Iterable[dict[str, Json]]) -> None:
         """`{"time": "2026-05-04T03:02:01Z", "kind": "removed", "what": "removed pci:0000:41:00.0 (nic eth0)"}`."""
-        self._history.extend(entries)
+        self._fresh += entries
+        if self._history is None:
+            self._history = deque(history(self._directory) if self._directory else (), maxlen=self._changes)
+        self._history.extend(self._fresh)
+        self._fresh.clear()
         lines = (json.dumps(one, ensure_ascii=False) for one in self._history)
         self._write(HISTORY, "".join(f"{line}\n" for line in lines))
 
