@@ -70,25 +70,29 @@ class Loop:
         self._worker = Worker()
         self._deadline: float | None = None  # of the scan that runs
         self._good = time.monotonic()  # when a scan succeeded last
+        self._failing: float | None = None  # since when none does
+        self._told: Seen | None = None  # the last whole answer, also of a machine that is unknown by now
+        self._unwritten: dict[str, Callable[[], object]] = {}  # what failed, to be tried again
         self._state = self._files()
+        self._signalled: set[int] = set()  # and not looked at yet
         self._stopping = False
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT; SIGHUP reads the settings anew."""
         with ExitStack() as left:
             select = left.enter_context(selectors.DefaultSelector())
-            signals = left.enter_context(_signals(self._signal))
+            signals = left.enter_context(_signals(self._signalled))
             left.callback(self._worker.stop)
-            select.register(signals, selectors.EVENT_READ, lambda: signals.recv(64))
+            select.register(signals, selectors.EVENT_READ, lambda: self._signals(signals))
             for waker in self._wakers:
                 select.register(waker.fileno(), selectors.EVENT_READ, lambda one=waker: self._woken(one))
-            answers = -1
+            child, answers = None, -1
             while not self._stopping:
                 self._turn(time.monotonic())
-                if answers != self._worker.fileno():
+                if child != self._worker.pid:  # its pipe may well have the number of the last one's
                     if answers >= 0:
                         select.unregister(answers)
-                    answers = self._worker.fileno()
+                    child, answers = self._worker.pid, self._worker.fileno()
                     if answers >= 0:
                         select.register(answers, selectors.EVENT_READ, self._hear)
                 for key, _ in select.select(self._wait(time.monotonic())):
@@ -104,8 +108,8 @@ class Loop:
             self._failed(now, f"no scan within {self._settings.timeout + _LATE:g} s: given up", "given_up")
         if self._deadline is None and now >= self._schedule.due():
             self._scan(now)
-        stale = self._offer.stale_since
-        if stale is not None and self._offer.seen is not None and now - stale >= self._settings.stale_after:
+        failing = self._failing
+        if failing is not None and self._offer.seen is not None and now - failing >= self._settings.stale_after:
             self._forget()
         if self._notify.watchdog is not None:
             self._notify.say("WATCHDOG=1")
@@ -122,10 +126,16 @@ class Loop:
             self._counts.events += len(heard)
             self._schedule.woken(time.monotonic())
 
-    def _signal(self, number: int) -> None:
-        if number != signal.SIGHUP:
-            self._stopping = True
-            return
+    def _signals(self, woken: socket.socket) -> None:
+        """Between two turns, for what a handler breaks into may be anything: half a line of the log."""
+        woken.recv(4096)
+        while self._signalled:
+            if self._signalled.pop() == signal.SIGHUP:
+                self._read_anew()
+            else:
+                self._stopping = True
+
+    def _read_anew(self) -> None:
         try:
             settings = self._reload()
         except Exception as error:  # noqa: BLE001 whatever is wrong with the new settings, the old ones are good
@@ -134,8 +144,10 @@ class Loop:
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(self._settings, name)]
         if fixed:
             self._log.trouble("settings", f"{', '.join(fixed)}: changed, and needs a restart")
-        self._settings = settings
-        self._state = self._files()
+        before, self._settings = self._settings, settings
+        if any(getattr(settings, name) != getattr(before, name) for name in _OF_FILES):
+            self._state = self._files()
+            self._unwritten["state"] = self._document
         self._log.form = settings.log_format
         now = time.monotonic()
         self._schedule.again(self._every(), now)
@@ -179,8 +191,8 @@ class Loop:
         self._counts.scans[how] += 1
         self._counts.stale = self._offer.seen is not None
         self._offer.why = why
-        if self._offer.stale_since is None:
-            self._offer.stale_since = self._good
+        if self._failing is None:
+            self._failing, self._offer.stale_since = now, self._good
         self._schedule.retry(now + _RETRY)
         self._log.once("scan", why)
 
@@ -189,7 +201,7 @@ class Loop:
         self._log.trouble("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
         self._offer.seen = None
         self._counts.stale = False
-        self._write("state", lambda: self._state.topology(None))
+        self._write("state", self._document)
         self._write("textfile", lambda: self._collected(None))
 
     def _took(self, seen: Seen) -> None:
@@ -201,20 +213,24 @@ class Loop:
             self._counts.cost = seen.cost
             self._repeated.read(seen.low, now)
             self._log.well("scan", "scans succeed again")
-        self._offer.seen, self._offer.stale_since = seen, None
+        self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._counts.stale = False
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
         self._write("textfile", lambda: self._collected(seen))
+        for what, work in [*self._unwritten.items()]:
+            self._write(what, work)
         if not seen.same_structure(before):
             self._changed(before, seen)
+        if seen.whole:
+            if self._told is not None and not seen.same_structure(self._told):
+                self._tell(self._told, seen)
+            self._told = seen
 
     def _changed(self, before: Seen | None, seen: Seen) -> None:
-        """Files and the log, of what differs. What a driver adds to the first look is no change of the machine."""
-        self._write("state", lambda: self._state.topology(seen.topology))
+        """What differs is in the file. What a driver adds to the first look is no change of the machine."""
+        self._write("state", self._document)
         if before is None:
             self._log.note("topology", _status(seen), digest=seen.digest)
-        elif before.whole:
-            self._tell(before, seen)
 
     def _tell(self, before: Seen, seen: Seen) -> None:
         found = changes(json.loads(before.topology), json.loads(seen.topology))
@@ -226,7 +242,7 @@ class Loop:
         if found:
             self._counts.generation += 1
             self._counts.last_change = time.time()
-            self._write("state", lambda: self._state.changed(entries))
+            self._write("history", lambda: self._state.changed(entries), again=lambda: self._state.changed(()))
 
     # Settings and files
 
@@ -238,6 +254,9 @@ class Loop:
         return State(
             chosen.state_dir, mode=chosen.state_mode, group=self._group(chosen.state_group), changes=chosen.history
         )
+
+    def _document(self) -> None:
+        self._state.topology(self._offer.seen.topology if self._offer.seen else None)
 
     def _group(self, name: str) -> int | None:
         """By name or number; files of a group that is not here are of the program's own, and that is said."""
@@ -257,18 +276,21 @@ class Loop:
         elif path and os.path.exists(path):
             os.unlink(path)
 
-    def _write(self, what: str, work: Callable[[], object]) -> None:
-        """A full disk costs the file and a sentence."""
+    def _write(self, what: str, work: Callable[[], object], again: Callable[[], object] | None = None) -> None:
+        """A full disk costs the file and a sentence, until a later scan: then it is tried `again`."""
         try:
             work()
         except OSError as error:
+            self._unwritten[what] = again or work
             self._counts.files_failed += 1
             self._log.once(what, f"cannot be written: {error.strerror or error} ({error.filename or 'a file'})")
         else:
+            self._unwritten.pop(what, None)
             self._log.well(what, "can be written again")
 
 
 _FIXED = ("listen", "tls_certificate", "tls_key", "tls_client_ca")
+_OF_FILES = ("state_dir", "state_mode", "state_group", "history")
 
 
 def _status(seen: Seen) -> str:
@@ -278,12 +300,12 @@ def _status(seen: Seen) -> str:
 
 
 @contextmanager
-def _signals(handle: Callable[[int], None]) -> Iterator[socket.socket]:
-    """Handled between two turns: a socket is readable when one has come."""
+def _signals(come: set[int]) -> Iterator[socket.socket]:
+    """Those that have come, and a socket that is readable then."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
-        old = {number: signal.signal(number, lambda number, _: handle(number)) for number in _SIGNALS}
+        old = {number: signal.signal(number, lambda number, _: come.add(number)) for number in _SIGNALS}
         wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         try:
             yield ours
