@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help dump test long golden faults labs bench lint types layers format setup clean
+.PHONY: help dump test long golden faults labs bench deb lint types layers format setup clean
 
 # Another pyproject.toml, interpreter or folder makes a new environment.
 KEY := $(firstword $(shell { cat pyproject.toml; pwd; "$(PYTHON)" --version; } 2>&1 | cksum))
@@ -40,6 +40,9 @@ ifneq ($(wildcard tests/bench.py),)
 bench: $(DEV)
 	@.venv/bin/python -m tests.bench $(ARGS)
 endif
+
+deb: $(RUNTIME) ## the Debian package, for the system's own Python: dist/topo-agent_….deb
+	@.venv/bin/python systemd/deb.py $(ARGS)
 
 lint: $(DEV) ## ruff, and vermin: runs on Python 3.10
 	@.venv/bin/ruff check

@@ -1,0 +1,231 @@
+"""`make deb`: the Debian package, with dpkg-deb and pip alone. The same commit and wheels make the same bytes.
+
+It is for the Python that runs this script: compiled parts of its libraries are of that minor version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator
+from email import message_from_string
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = ROOT / "systemd"
+SYSTEM_PYTHON = "/usr/bin/python3"
+LIBRARY, DOCUMENTATION = "usr/lib/topo-agent", "usr/share/doc/topo-agent"
+MAINTAINER = "topo-agent <noreply@topo-agent.io>"
+
+# Of a wheel what nobody imports, and what tells of this installation of it.
+LEFT_OUT = {"bin", "example.py"}
+LEFT_OUT_OF_METADATA = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "licenses"}
+LICENCES = ("LICENSE*", "LICENCE*", "COPYING*", "NOTICE*")
+
+
+class Failed(Exception):
+    """One line: why there is no package."""
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Build the Debian package.")
+    words.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=ROOT / "dist")
+    try:
+        print(build(words.parse_args().output))
+    except (Failed, OSError) as error:
+        sys.exit(f"deb: {error}")
+
+
+def build(output: Path) -> Path:
+    if not shutil.which("dpkg-deb"):
+        raise Failed("no dpkg-deb here: a package is built on Debian or Ubuntu")
+    _same_python()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    os.umask(0o022)
+    when = _when()
+    with tempfile.TemporaryDirectory(prefix="topo-agent-deb.") as work:
+        tree = Path(work, "tree")
+        _libraries(project["dependencies"], tree / LIBRARY)
+        licences = [*_licences(tree / LIBRARY)]
+        shutil.copytree(ROOT / "agent/topo_agent", tree / LIBRARY / "topo_agent", ignore=_no_byte_code)
+        _files(tree)
+        _documentation(tree / DOCUMENTATION, licences, when)
+        architecture = _said("dpkg", "--print-architecture") if [*tree.rglob("*.so")] else "all"
+        _control(tree, project["description"], architecture)
+        _settle(tree, when)
+        output.mkdir(parents=True, exist_ok=True)
+        package = output / f"topo-agent_{_version()}_{architecture}.deb"
+        # One thread: how xz cuts its blocks depends on how many there are
+        environment = os.environ | {"SOURCE_DATE_EPOCH": str(when), "DPKG_DEB_THREADS_MAX": "1"}
+        _said("dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(package), env=environment)
+    return package
+
+
+def _same_python() -> None:
+    """What is built here runs with the system's own Python."""
+    if not os.access(SYSTEM_PYTHON, os.X_OK):
+        return
+    theirs = _said(SYSTEM_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    if theirs != _minor():
+        raise Failed(f"this is Python {_minor()}, and {SYSTEM_PYTHON} is {theirs}: make deb PYTHON={SYSTEM_PYTHON}")
+
+
+def _minor() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _when() -> int:
+    """Seconds since the epoch that every file is dated with: of the last commit, unless SOURCE_DATE_EPOCH says."""
+    said = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        return int(said or _said("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
+    except ValueError:
+        raise Failed(f"SOURCE_DATE_EPOCH is {said!r} and no number") from None
+
+
+def _version() -> str:
+    """As Debian orders it: 0.2.0.dev1 and 0.2.0rc1 come before 0.2.0."""
+    (version,) = re.findall(r'(?m)^__version__ = "(.*)"$', (ROOT / "agent/topo_agent/__init__.py").read_text("utf-8"))
+    return re.sub(r"\.?(dev|a|b|rc)(?=[0-9])", r"~\1", str(version))
+
+
+def _libraries(dependencies: Iterable[str], where: Path) -> None:
+    """From wheels, as pip is set up here (PIP_NO_INDEX, PIP_FIND_LINKS)."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    how = ["install", "--target", str(where), "--only-binary", ":all:", "--no-compile"]
+    _said(*pip, *how, *dependencies)
+    for path in [*where.iterdir()]:
+        if path.name in LEFT_OUT:
+            _remove(path)
+
+
+def _licences(library: Path) -> Iterator[tuple[str, str, str]]:
+    """(name and version, licence, its text) of each library; the files themselves go, the texts are in `copyright`."""
+    for info in sorted(library.glob("*.dist-info")):
+        said = message_from_string((info / "METADATA").read_text(encoding="utf-8"))
+        files = sorted({path for name in LICENCES for path in info.rglob(name) if path.is_file()})
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in files] or [*_heads(library, info)]
+        yield (
+            f"{said['Name']} {said['Version']}",
+            said["License-Expression"] or said["License"] or "",
+            "\n".join(texts),
+        )
+        for path in (*files, *(info / name for name in LEFT_OUT_OF_METADATA)):
+            _remove(path)
+
+
+def _heads(library: Path, info: Path) -> Iterator[str]:
+    """What stands at the head of the modules of a wheel that brings no file with its licence."""
+    for name in (info / "top_level.txt").read_text(encoding="utf-8").split():
+        module = library / f"{name}.py"
+        if module.exists():
+            head = re.match(r"(?:#.*\n)*", module.read_text(encoding="utf-8"))
+            yield re.sub(r"(?m)^# ?#*", "", head[0] if head else "")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _no_byte_code(_: str, names: list[str]) -> list[str]:
+    return [name for name in names if name == "__pycache__"]
+
+
+def _files(tree: Path) -> None:
+    for source, target in (
+        ("topo-agent", "usr/bin/topo-agent"),
+        ("topo-agent.service", "lib/systemd/system/topo-agent.service"),
+        ("topo-agent.toml", "etc/topo-agent/topo-agent.toml"),
+        ("topo-agent.default", "etc/default/topo-agent"),
+    ):
+        (tree / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HERE / source, tree / target)
+
+
+def _documentation(folder: Path, licences: Iterable[tuple[str, str, str]], when: int) -> None:
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    for name in ("README.md", "CHANGELOG.md"):
+        shutil.copyfile(ROOT / name, folder / name)
+    (folder / "copyright").write_text("".join(_copyright(licences)), encoding="utf-8")
+    entry = f"topo-agent ({_version()}) unstable; urgency=medium\n\n  * CHANGELOG.md tells what changed.\n\n"
+    entry += f" -- {MAINTAINER}  {formatdate(when)}\n"
+    (folder / "changelog.gz").write_bytes(gzip.compress(entry.encode(), 9, mtime=0))
+
+
+def _copyright(licences: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    yield "topo-agent: Apache License, Version 2.0; Debian has its text in /usr/share/common-licenses/Apache-2.0.\n"
+    yield "Copyright: the authors of topo-agent.\n"
+    yield f"\n/{LIBRARY} holds these libraries as well, each with the licence that it came with:\n"
+    for name, licence, text in licences:
+        yield f"\n\n{name}: {licence}\n\n"
+        yield textwrap.indent(textwrap.dedent(text.expandtabs()).strip("\n"), "  ") + "\n"
+
+
+def _control(tree: Path, description: str, architecture: str) -> None:
+    folder = tree / "DEBIAN"
+    paths = sorted(path for path in tree.rglob("*") if path.is_file())
+    size = sum(-(-path.stat().st_size // 1024) for path in paths)
+    sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in paths)  # noqa: S324
+    conffiles = (f"/{path.relative_to(tree)}\n" for path in paths if path.is_relative_to(tree / "etc"))
+    control = f"""\
+        Package: topo-agent
+        Version: {_version()}
+        Architecture: {architecture}
+        Maintainer: {MAINTAINER}
+        Installed-Size: {size}
+        Depends: python3 (>= {_minor()}), libudev1
+        Recommends: pci.ids
+        Section: admin
+        Priority: optional
+        Description: which GPU is near which NIC: how a server is wired
+        """
+    long = textwrap.wrap(f"{description} A service keeps it current, with a page and metrics for Prometheus.", 78)
+    folder.mkdir()
+    for name, text in (
+        ("control", textwrap.dedent(control) + "".join(f" {line}\n" for line in long)),
+        ("conffiles", "".join(conffiles)),
+        ("md5sums", "".join(sums)),
+    ):
+        (folder / name).write_text(text, encoding="utf-8")
+    for script in sorted((HERE / "debian").iterdir()):
+        shutil.copyfile(script, folder / script.name)
+
+
+def _settle(tree: Path, when: int) -> None:
+    """Modes and times, whatever pip and this machine made of them."""
+    programs = {tree / "usr/bin/topo-agent", *(tree / "DEBIAN" / one.name for one in (HERE / "debian").iterdir())}
+    for path in (tree, *tree.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path in programs else 0o644)
+        os.utime(path, (when, when))
+
+
+def _said(*command: str, **how: Any) -> str:
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, **how)
+    except OSError as error:
+        raise Failed(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise Failed(f"{' '.join(command[:4])}: {done.stderr.strip() or done.returncode}")
+    return str(done.stdout).strip()
+
+
+if __name__ == "__main__":
+    main()
