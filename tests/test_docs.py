@@ -181,6 +181,9 @@ def test_commands_of_a_page(page: Path, desk: Path) -> None:
             (desk / block.tag.split()[1]).write_text(block.text + "\n", encoding="utf-8")
         elif block.tag == "sh setup":
             set_up(block.text.splitlines())
+        elif block.tag == "sh service":  # tests/labs/test_systemd.py types it on a server of its own
+            assert page.name == "README.md", where
+            assert block.text.startswith("make deb "), where
         else:
             assert block.tag in ("", "yaml"), f"{where}: what is a block {block.tag!r}?"  # test_synth reads the YAML
             assert not re.search(r"(?m)^(\$ |make |pipx |topo-agent (?!recording))", block.text), f"{where}: not run"
