@@ -123,9 +123,7 @@ def run(folder: Path) -> tuple[dict[str, Any], str]:
     console, output, monitor = folder / "console", folder / "output.tar", folder / "qmp"
     command = [
         X86.program,
-        *("-accel", "tcg,thread=single", "-nodefaults", "-display", "none", "-no-reboot"),
-        # The guest's clock counts its instructions, 2 ns each: how busy the host is moves no deadline.
-        *("-icount", "shift=1,sleep=off"),
+        *("-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"),
         *OPTIONS.split(),
         *("-serial", f"file:{console}", "-qmp", f"unix:{monitor},server=on,wait=off"),
         *("-chardev", f"file,id=output,path={output}", "-device", "virtserialport,chardev=output,nr=1"),
