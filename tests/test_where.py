@@ -29,7 +29,8 @@ from tests.paper import (
     topology,
     two_sockets,
 )
-from topo_agent import cli as program
+from topo_agent.cli import cli
+from topo_agent.commands import near
 from topo_agent.graph.build import build
 from topo_agent.graph.chosen import gpus_of
 from topo_agent.graph.nodes import Device
@@ -441,12 +442,12 @@ def described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     """`described(["-f", "json"], allowed_cpus="4-7")`: status and output of `where` about such a process."""
     host: PaperHost = machine(files_of({}))
     monkeypatch.setattr(topo_agent, "discover", lambda *_, **__: build(scan(host)))
-    monkeypatch.setattr(program, "_host", lambda *_, **__: host)
+    monkeypatch.setattr(near, "host", lambda *_, **__: host)
     output = tmp_path / "out"
 
     def run(arguments: list[str], **said: Json) -> tuple[int, str]:
         monkeypatch.setattr(process, "ask", lambda _: document(**said))
-        done = CliRunner().invoke(program.cli, ["where", "-o", str(output), *arguments])
+        done = CliRunner().invoke(cli, ["where", "-o", str(output), *arguments])
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, output.read_text(encoding="utf-8") if output.exists() else ""
 
@@ -535,7 +536,7 @@ def test_a_name_does_not_reach_the_terminal_as_it_is(described: Callable[..., tu
 
 
 def test_where_takes_no_recording(tmp_path: Path) -> None:
-    assert CliRunner().invoke(program.cli, ["where", "--from", str(tmp_path)]).exit_code == 2
+    assert CliRunner().invoke(cli, ["where", "--from", str(tmp_path)]).exit_code == 2
 
 
 # --- real processes of this machine --------------------------------------------------------------------------
@@ -603,7 +604,7 @@ def test_a_real_process_that_is_bound_badly(monkeypatch: pytest.MonkeyPatch, tmp
     for cpu, status in ((first[0], 0), (rest[-1], 1)):
         with started(taskset, "-c", str(cpu)) as pid:
             output = tmp_path / "out"
-            done = CliRunner().invoke(program.cli, ["where", "--pid", str(pid), "-o", str(output)])
+            done = CliRunner().invoke(cli, ["where", "--pid", str(pid), "-o", str(output)])
             text = output.read_text(encoding="utf-8")
             assert done.exit_code == status, text
             assert ("misaligned" in text) is bool(status)
@@ -642,7 +643,7 @@ def test_hidden_parts_of_a_real_process() -> None:
 def test_no_such_process(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         process.ask(2**22 + 5)
-    done = CliRunner().invoke(program.cli, ["where", "--pid", str(2**22 + 5), "-o", str(tmp_path / "out")])
+    done = CliRunner().invoke(cli, ["where", "--pid", str(2**22 + 5), "-o", str(tmp_path / "out")])
     assert done.exit_code == 3
     assert done.stdout == ""
 
