@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,7 +116,7 @@ def test_the_program_runs_with_its_own_libraries_only(tree: Path, tmp_path: Path
         (["dump", "--from", "small.topo"], "1 package · 2 cores · 2 CPUs · 1 NUMA node"),
     ):
         done = subprocess.run(
-            [sys.executable, "-I", program, *words], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
+            [sys.executable, "-IB", program, *words], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -126,17 +128,68 @@ def test_every_library_is_found_there(tree: Path) -> None:
     lines = [f"import sys; sys.path.insert(0, {str(library)!r})"]
     lines += [f"import {name.removesuffix('.py')} as one; print(one.__file__)" for name in sorted(LIBRARIES)]
     done = subprocess.run(
-        [sys.executable, "-I", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-IB", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert all(line.startswith(str(library)) for line in done.stdout.splitlines()), done.stdout
 
 
-@pytest.mark.parametrize("name", ["postinst", "prerm", "postrm"])
-def test_maintainer_scripts_are_shell(tree: Path, name: str) -> None:
-    script = tree / "DEBIAN" / name
-    assert os.access(script, os.X_OK)
-    subprocess.run(["sh", "-n", script], timeout=60, check=True)
+@pytest.fixture
+def script(tree: Path, tmp_path: Path) -> Callable[..., str]:
+    """`script("postinst", "configure", "")`: one of a maintainer, over a copy of the tree; and what systemctl was told.
+
+    Of programs it has find, rm and a systemctl that fails.
+    """
+    shutil.copytree(tree / "usr", tmp_path / "usr")
+    (tmp_path / "bin").mkdir()
+    for name in ("find", "rm"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    systemctl = tmp_path / "bin/systemctl"
+
+    def run(name: str, *words: str, systemd: bool = False) -> str:
+        said = tmp_path / "said"
+        said.write_text("", encoding="utf-8")
+        if systemd:
+            systemctl.write_text(f'#!/bin/sh\necho "$@" >>{said}\nexit 1\n', encoding="utf-8")
+            systemctl.chmod(0o755)
+        text = (tree / "DEBIAN" / name).read_text(encoding="utf-8").replace("/usr/bin/python3", sys.executable)
+        text = text.replace("/usr/lib/topo-agent", f"{tmp_path}/usr/lib/topo-agent")
+        text = text.replace("/run/systemd/system", str(tmp_path if systemd else tmp_path / "nothing"))
+        done = subprocess.run(
+            ["/bin/sh", "-c", text, name, *words], env={"PATH": str(tmp_path / "bin")},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+        return said.read_text(encoding="utf-8")
+
+    return run
+
+
+def test_maintainer_scripts_without_systemd(tree: Path, tmp_path: Path, script: Callable[..., str]) -> None:
+    """In a container: byte code comes and goes, and that is all."""
+    assert all(os.access(tree / "DEBIAN" / name, os.X_OK) for name in ("postinst", "prerm", "postrm"))
+    library = tmp_path / "usr/lib/topo-agent"
+    before = {*library.rglob("*")}
+    script("postinst", "configure", "")
+    assert len([*library.rglob("*.pyc")]) == len([*library.rglob("*.py")])
+    script("prerm", "remove")
+    script("postrm", "remove")
+    script("postrm", "purge")
+    assert {*library.rglob("*")} == before
+
+
+def test_maintainer_scripts_tell_systemd(script: Callable[..., str]) -> None:
+    """An upgrade never enables what an administrator has disabled; nothing that systemd refuses fails dpkg."""
+    unit = "topo-agent.service"
+    reload, enable = "daemon-reload\n", f"enable --quiet --no-reload {unit}\n"
+    assert script("postinst", "configure", "", systemd=True) == f"{enable}{reload}start {unit}\n"
+    assert script("postinst", "configure", "0.0.9", systemd=True) == f"{reload}is-active --quiet {unit}\n"
+    assert script("prerm", "upgrade", "0.2.0", systemd=True) == ""
+    assert script("postrm", "upgrade", "0.2.0", systemd=True) == ""
+    said = script("prerm", "remove", systemd=True)
+    assert said == f"stop {unit}\ndisable --quiet --no-reload {unit}\n"
+    assert script("postrm", "remove", systemd=True) == f"{reload}reset-failed {unit}\n"
+    assert script("postrm", "purge", systemd=True) == ""
 
 
 def test_checksums(tree: Path) -> None:
