@@ -37,6 +37,13 @@ LEFT_OUT = {"bin", "example.py"}
 LEFT_OUT_OF_METADATA = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "licenses"}
 LICENCES = ("LICENSE*", "LICENCE*", "COPYING*", "NOTICE*")
 
+# Debian has these texts (policy 12.5): a file that is one of them is named and not repeated.
+COMMON = (
+    (r"\s*Apache License\s+Version 2\.0, January 2004\s", "Apache-2.0"),
+    (r"\s*GNU GENERAL PUBLIC LICENSE\s+Version 2, June 1991\s", "GPL-2"),
+    (r"\s*GNU LESSER GENERAL PUBLIC LICENSE\s+Version 2\.1, February 1999\s", "LGPL-2.1"),
+)
+
 
 class Failed(Exception):
     """One line: why there is no package."""
@@ -119,7 +126,8 @@ def _licences(library: Path) -> Iterator[tuple[str, str, str]]:
     for info in sorted(library.glob("*.dist-info")):
         said = message_from_string((info / "METADATA").read_text(encoding="utf-8"))
         files = sorted({path for name in LICENCES for path in info.rglob(name) if path.is_file()})
-        texts = [path.read_text(encoding="utf-8", errors="replace") for path in files] or [*_heads(library, info)]
+        texts = [_common(path.read_text(encoding="utf-8", errors="replace")) for path in files]
+        texts = texts or [*_heads(library, info)]
         yield (
             f"{said['Name']} {said['Version']}",
             said["License-Expression"] or said["License"] or "",
@@ -127,6 +135,13 @@ def _licences(library: Path) -> Iterator[tuple[str, str, str]]:
         )
         for path in (*files, *(info / name for name in LEFT_OUT_OF_METADATA)):
             _remove(path)
+
+
+def _common(text: str) -> str:
+    for beginning, name in COMMON:
+        if re.match(beginning, text):
+            return f"Debian has this text in /usr/share/common-licenses/{name}.\n"
+    return text
 
 
 def _heads(library: Path, info: Path) -> Iterator[str]:
@@ -185,13 +200,14 @@ def _control(tree: Path, description: str, architecture: str) -> None:
     size = sum(-(-path.stat().st_size // 1024) for path in paths)
     sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in paths)  # noqa: S324
     conffiles = (f"/{path.relative_to(tree)}\n" for path in paths if path.is_relative_to(tree / "etc"))
+    libc = "" if architecture == "all" else ", libc6 (>= 2.17)"  # that of manylinux2014
     control = f"""\
         Package: topo-agent
         Version: {_version()}
         Architecture: {architecture}
         Maintainer: {MAINTAINER}
         Installed-Size: {size}
-        Depends: python3 (>= {_minor()}), libudev1
+        Depends: python3 (>= {_minor()}), libudev1{libc}
         Recommends: pci.ids
         Section: admin
         Priority: optional

@@ -57,7 +57,7 @@ def test_it_says_what_it_is_and_needs(built: Path) -> None:
     said = dict(line.split(": ", 1) for line in deb("--field", built).splitlines() if not line.startswith(" "))
     assert built.name == f"topo-agent_{said['Version']}_{said['Architecture']}.deb"
     assert (said["Package"], said["Version"]) == ("topo-agent", __version__)
-    assert said["Depends"] == f"python3 (>= 3.{sys.version_info[1]}), libudev1"
+    assert said["Depends"].startswith(f"python3 (>= 3.{sys.version_info[1]}), libudev1")
     assert 2000 < int(said["Installed-Size"]) < 20_000  # KiB
 
 
@@ -98,8 +98,10 @@ def test_every_library_has_its_licence(tree: Path) -> None:
     parts = re.split(r"\n\n\n(?=[\w-]+ [0-9][0-9.a-z]*: )", text)[1:]
     assert len(parts) == len([*(tree / "usr/lib/topo-agent").glob("*.dist-info")]) >= len(LIBRARIES)
     for part in parts:
-        assert re.search(r"(?i)copyright|licen[cs]e", part.partition("\n")[2]), part[:200]
-        assert len(part) > 500, part
+        text = part.partition("\n")[2]
+        assert re.search(r"(?i)copyright", text) or "/usr/share/common-licenses/" in text, part
+    common = {*re.findall(r"/usr/share/common-licenses/([\w.-]+)\.\n", text)}
+    assert all(Path("/usr/share/common-licenses", name).exists() for name in common)
 
 
 def test_the_program_runs_with_its_own_libraries_only(tree: Path, tmp_path: Path) -> None:
