@@ -342,13 +342,14 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
 
 def test_an_event_while_the_scanner_is_stuck(start: Start) -> None:
     """The new scanner, whose pipes have the numbers of the old one's, is heard."""
-    agent = start("--timeout", "1")
+    agent = start("--timeout", "1", around=f"{SOON}\nloop._LATE = 4.0")
     os.kill(agent.scanner(), signal.SIGSTOP)
     agent.send(signal.SIGHUP)
     agent.wait_for(lambda: len(agent.lines("read anew")) == 1)
     time.sleep(0.3)  # a burst has settled: the scan has begun
     agent.send(signal.SIGHUP)
     agent.wait_for_line("scan: scans succeed again")
+    assert agent.scans("given_up") == 1
     assert len(agent.lines("read anew")) == 2
 
 
