@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests import fixtures
+from tests import fixtures, paper
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.repeated import Repeated
@@ -30,6 +30,7 @@ from topo_agent.graph.pairing import pairs
 from topo_agent.host import Unavailable, uevents
 from topo_agent.host.netlink import LinkEvents
 from topo_agent.host.uevents import Uevents
+from topo_agent.host.unpack import unpack
 from topo_agent.publishers.state import State, history
 from topo_agent.views.changes import changes
 from topo_agent.views.page import page
@@ -127,6 +128,21 @@ def test_one_process_answers_again_and_again(worker: Worker, box: Path) -> None:
     }
     assert "8 GPUs" in first["status"]
     assert json.loads(first["topology"])["digest"] == first["digest"]
+
+
+def test_what_moves_by_itself_is_seen(worker: Worker, tmp_path: Path) -> None:
+    """The same structure is no reason to answer as before."""
+    address = "0000:17:00.0"
+    link = paper.link_files() | {"current_link_speed": "32.0 GT/s PCIe\n", "current_link_width": "16\n"}
+    files = paper.two_sockets() | paper.function(address, under="pci0000:16", files=link)
+    unpack(paper.machine(files), str(tmp_path / "box"))
+    widths = []
+    for width in ("16\n", "8\n", "8\n", "16\n"):
+        (tmp_path / "box" / paper.DEVICES / address / "current_link_width").write_text(width)
+        worker.ask(asked(source=str(tmp_path / "box")))
+        said = answer(worker)
+        widths.append(json.loads(said["topology"])["state"][f"pci:{address}"]["link"]["width"])
+    assert widths == [16, 8, 8, 16]
 
 
 def test_what_is_no_machine_is_a_sentence(worker: Worker, box: Path) -> None:

@@ -1,11 +1,12 @@
 """The process that scans for the loop: `python -m topo_agent.daemon.scanner`.
 
-A line of JSON on stdin is a question, lines of JSON on stdout are its answers. It keeps nothing between two, save
-what it has imported: another one in its place gives the same answers.
+A line of JSON on stdin is a question, lines of JSON on stdout are its answers. Between two it keeps the last, so that
+the same facts are not judged and written twice: another one in its place gives the same answers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from topo_agent.facts import Inventory
 from topo_agent.graph import checks, pairing
 from topo_agent.graph.applied import Resolved, Unresolved, resolve
 from topo_agent.graph.build import build
@@ -56,13 +58,22 @@ class _NotYet:
         return self._host.document(name)
 
 
+class _Kept(NamedTuple):
+    """What was asked and found, every field, and what was answered."""
+
+    found: tuple[object, ...]
+    answer: dict[str, Json]
+
+
 def main() -> None:
+    kept: _Kept | None = None
     for line in sys.stdin:
         question = Question.read(line)
         try:
             if question.first and question.source is None:
-                _say(_answer(question, quick=True))
-            _say(_answer(question, quick=False))
+                _say(_answer(question, quick=True).answer)
+            kept = _answer(question, quick=False, kept=kept)
+            _say(kept.answer)
         except (BadSource, Unresolved, _BadOverlay) as error:
             _say({"error": str(error)})
 
@@ -72,20 +83,35 @@ def _say(answer: dict[str, Json]) -> None:
     sys.stdout.flush()
 
 
-def _answer(question: Question, *, quick: bool) -> dict[str, Json]:
+def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _Kept:
     """Every form in which the agent offers the machine; `whole` once the drivers have been asked."""
     started, spent = time.perf_counter(), _processor_seconds()
     host = open_host(question.source, timeout=question.timeout)
     inventory = scan(_NotYet(host) if quick else host, readiness=True)
     scanned = time.perf_counter()
     overlay = _overlay(question.overlay)
+    # Not `==` of inventories: that is blind to what moves by itself.
+    facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
+    found = (overlay, question.pairs, question.again, quick, *facts)
+    if kept is not None and kept.found == found:
+        forms = kept.answer
+    else:
+        forms = _forms(inventory, overlay, question) | {"whole": not quick}
+    cost: dict[str, Json] = {
+        "scan_seconds": scanned - started,
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": _processor_seconds() - spent,
+    }
+    return _Kept(found, {**forms, "cost": cost})
+
+
+def _forms(inventory: Inventory, overlay: Overlay, question: Question) -> dict[str, Json]:
     topology = build(inventory, overlay)
     operator = resolve(overlay, topology) if overlay is not EMPTY else Resolved()
     choices = pairing.pairs(topology, operator)
     found = checks.findings(topology, choices, frozenset(question.again))
     said = document(topology)
     return {
-        "whole": not quick,
         "digest": said["digest"],
         "diagnostics": said["diagnostics"],
         "topology": as_json(said),
@@ -96,11 +122,6 @@ def _answer(question: Question, *, quick: bool) -> dict[str, Json]:
         "matrix": matrix.matrix(topology),
         "tree": tree.tree(topology, width=_WIDTH),
         "status": ", ".join(summary.counts(topology)),
-        "cost": {
-            "scan_seconds": scanned - started,
-            "seconds": time.perf_counter() - started,
-            "cpu_seconds": _processor_seconds() - spent,
-        },
     }
 
 
