@@ -38,7 +38,8 @@ labs: $(DEV) ## run the tests that need a kernel, a server or another program
 
 ifneq ($(wildcard tests/bench.py),)
 bench: $(DEV)
-	@.venv/bin/python -m tests.bench $(ARGS)
+	@.venv/bin/python -m tests.bench
+	@.venv/bin/python -m tests.bench_daemon $(ARGS)
 endif
 
 deb: $(RUNTIME) ## the Debian package, for the system's own Python: dist/topo-agent_….deb
