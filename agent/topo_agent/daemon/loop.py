@@ -72,7 +72,7 @@ class Loop:
         self._good = time.monotonic()  # when a scan succeeded last
         self._failing: float | None = None  # since when none does
         self._told: Seen | None = None  # the last whole answer, also of a machine that is unknown by now
-        self._unwritten: dict[str, Callable[[], object]] = {}  # what failed, to be tried again
+        self._unwritten: set[str] = set()  # "state", "history": to be tried again after the next scan
         self._state = self._files()
         self._signalled: set[int] = set()  # and not looked at yet
         self._stopping = False
@@ -147,7 +147,7 @@ class Loop:
         before, self._settings = self._settings, settings
         if any(getattr(settings, name) != getattr(before, name) for name in _OF_FILES):
             self._state = self._files()
-            self._unwritten["state"] = self._document
+            self._unwritten.add("state")
         self._log.form = settings.log_format
         now = time.monotonic()
         self._schedule.again(self._every(), now)
@@ -217,10 +217,12 @@ class Loop:
         self._counts.stale = False
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
         self._write("textfile", lambda: self._collected(seen))
-        for what, work in [*self._unwritten.items()]:
-            self._write(what, work)
         if not seen.same_structure(before):
             self._changed(before, seen)
+        elif "state" in self._unwritten:
+            self._write("state", self._document)
+        if "history" in self._unwritten:
+            self._write("history", lambda: self._state.changed(()))
         if seen.whole:
             if self._told is not None and not seen.same_structure(self._told):
                 self._tell(self._told, seen)
@@ -242,7 +244,7 @@ class Loop:
         if found:
             self._counts.generation += 1
             self._counts.last_change = time.time()
-            self._write("history", lambda: self._state.changed(entries), again=lambda: self._state.changed(()))
+            self._write("history", lambda: self._state.changed(entries))
 
     # Settings and files
 
@@ -276,16 +278,16 @@ class Loop:
         elif path and os.path.exists(path):
             os.unlink(path)
 
-    def _write(self, what: str, work: Callable[[], object], again: Callable[[], object] | None = None) -> None:
-        """A full disk costs the file and a sentence, until a later scan: then it is tried `again`."""
+    def _write(self, what: str, work: Callable[[], object]) -> None:
+        """A full disk costs the file and a sentence, until a later scan."""
         try:
             work()
         except OSError as error:
-            self._unwritten[what] = again or work
+            self._unwritten.add(what)
             self._counts.files_failed += 1
             self._log.once(what, f"cannot be written: {error.strerror or error} ({error.filename or 'a file'})")
         else:
-            self._unwritten.pop(what, None)
+            self._unwritten.discard(what)
             self._log.well(what, "can be written again")
 
 
