@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures, paper
+from tests.test_cli import environment
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.repeated import Repeated
@@ -171,6 +173,18 @@ def test_a_process_that_ends_is_told(worker: Worker, box: Path) -> None:
     os.kill(worker.pid or 0, signal.SIGKILL)
     with pytest.raises(EOFError, match="status -9"):
         answer(worker)
+
+
+def test_whoever_asked_is_gone(box: Path) -> None:
+    """kill -9 of the agent while it is answered: no traceback in the journal."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "topo_agent.daemon.scanner"], env=environment(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert child.stdout is not None
+    child.stdout.close()
+    _, said = child.communicate(json.dumps(asked(source=str(box))).encode() + b"\n", timeout=60)
+    assert (child.returncode, said) == (0, b"")
 
 
 # --- events of the kernel ------------------------------------------------------------------------------------

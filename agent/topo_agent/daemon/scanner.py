@@ -151,4 +151,7 @@ if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     sys.stdout = answers
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # whoever asked has been killed meanwhile
+        os._exit(0)
