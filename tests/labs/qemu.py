@@ -13,14 +13,18 @@ import signal
 import subprocess
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.labs.apt import CannotStart
 from tests.labs.guest import Guest, agent, guest
 
 BOOT_SECONDS = 170
 OUTPUT_BYTES = 32 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,15 @@ class Boot:
     folder: Path  # host.topo, kept.topo (with names), dump.json, lstopo.xml
     seconds: float  # from the start of QEMU to its end
     ready: float  # what the guest's own clock said when the agent was started
+
+
+def booted(boot: Callable[[Path], T], folders: Callable[[], Path]) -> T:
+    """What a boot gives; an emulated machine that dies, or hangs, without having said why, is booted once more."""
+    try:
+        return boot(folders())
+    except RuntimeError as error:
+        print(f"booted once more: {error}")
+        return boot(folders())
 
 
 def boot(machine: Machine, folder: Path) -> Boot:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.labs import hotplug
 from tests.labs.apt import CannotStart
+from tests.labs.qemu import booted
 
 WITHIN = 2.0  # seconds of the guest's clock from the last uevent: issue 8, point 7
 
@@ -16,7 +17,7 @@ WITHIN = 2.0  # seconds of the guest's clock from the last uevent: issue 8, poin
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     try:
-        found, console = hotplug.run(tmp_path_factory.mktemp("hotplug"))
+        found, console = booted(hotplug.run, lambda: tmp_path_factory.mktemp("hotplug"))
     except CannotStart as error:
         if os.environ.get("CI"):
             raise

@@ -7,6 +7,7 @@ import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.expectations import leaves
 from tests.labs.apt import CannotStart
 from tests.labs.guest import REPOSITORY
 from tests.labs.qemu import MACHINES, Boot, Machine, boot
+from tests.labs.qemu import booted as once_more
 from tests.schemas import FOLDER, strict
 from topo_agent.graph.build import build
 from topo_agent.host.opening import open_host
@@ -56,7 +58,7 @@ ON_PURPOSE = {
 def booted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Boot]:
     machine: Machine = request.param
     try:
-        done = boot(machine, tmp_path_factory.mktemp(machine.name))
+        done = once_more(partial(boot, machine), lambda: tmp_path_factory.mktemp(machine.name))
     except CannotStart as error:
         if os.environ.get("CI"):
             raise

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from tests.labs.apt import CannotStart
+from tests.labs.qemu import booted
 from tests.labs.service import NODES, Ended, commands, run
 from tests.labs.service_guest import WATCHDOG
 
@@ -16,7 +17,7 @@ from tests.labs.service_guest import WATCHDOG
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     try:
-        done = run(tmp_path_factory.mktemp("systemd"))
+        done = booted(run, lambda: tmp_path_factory.mktemp("systemd"))
     except CannotStart as error:
         if os.environ.get("CI"):
             raise

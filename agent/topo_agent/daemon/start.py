@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from topo_agent.daemon import malloc
 from topo_agent.daemon.counts import Counts
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.loop import Loop, Waker
@@ -19,6 +20,7 @@ def start(
     settings: Settings, *, source: str | None, reload: Callable[[], Settings], environment: Mapping[str, str]
 ) -> None:
     """Runs until it is told to stop. OSError with the address where it cannot listen."""
+    malloc.large_ones_go_back()
     log = Log(settings.log_format, journal="JOURNAL_STREAM" in environment)
     counts = Counts()
     offer = Offer(counts.families, time.monotonic)
