@@ -106,9 +106,10 @@ def _spawned() -> subprocess.Popen[bytes]:
     """A fresh interpreter in `/`, in a group of its own; its words on stderr are ours."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [path for path in sys.path if os.path.isabs(path)]
+    paths += [] if root in paths else [root]
     return subprocess.Popen(
         [sys.executable, "-m", "topo_agent.daemon.scanner"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=os.environ | malloc.FOR_CHILDREN | {"PYTHONPATH": os.pathsep.join(paths if root in paths else [*paths, root])},
+        env=os.environ | malloc.FOR_CHILDREN | {"PYTHONPATH": os.pathsep.join(paths)},
         cwd="/", start_new_session=True,
     )  # fmt: skip
