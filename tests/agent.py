@@ -23,11 +23,18 @@ ENOUGH = 30.0  # seconds for what takes one on a machine that does nothing else
 
 
 def wait_for(so: Callable[[], object], seconds: float = ENOUGH, *, what: Callable[[], object] = lambda: "") -> None:
-    """Until it is so; `what` is shown where it never is."""
+    """Until it is so; `what` is shown where it never is. A question that is cut off is asked again: clocks may jump."""
     until = time.monotonic() + seconds
-    while not so():
+    while not _is(so):
         assert time.monotonic() < until, what()
         time.sleep(0.02)
+
+
+def _is(so: Callable[[], object]) -> bool:
+    try:
+        return bool(so())
+    except http.client.RemoteDisconnected:
+        return False
 
 
 class Answer(NamedTuple):

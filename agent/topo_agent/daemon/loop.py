@@ -217,7 +217,7 @@ class Loop:
         self._counts.stale = False
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
         self._write("textfile", lambda: self._collected(seen))
-        if not seen.same_structure(before):
+        if before is None or not before.whole or not seen.same_structure(before):
             self._changed(before, seen)
         elif "state" in self._unwritten:
             self._write("state", self._document)

@@ -113,7 +113,6 @@ def _forms(inventory: Inventory, overlay: Overlay, question: Question) -> dict[s
     said = document(topology)
     return {
         "digest": said["digest"],
-        "diagnostics": said["diagnostics"],
         "topology": as_json(said),
         "findings": json.dumps(findings.as_data(found), indent=2, ensure_ascii=False) + "\n",
         "families": metrics.families(topology, choices, found, pairs=question.pairs),
