@@ -11,10 +11,10 @@ from typing import Literal, TextIO
 
 from topo_agent.host import Json
 
-Level = Literal["info", "warning", "error"]
+Level = Literal["info", "warning"]
 
 # systemd reads these in front of a line as its priority (sd-daemon(3)).
-_PRIORITY: dict[Level, str] = {"info": "<6>", "warning": "<4>", "error": "<3>"}
+_PRIORITY: dict[Level, str] = {"info": "<6>", "warning": "<4>"}
 
 
 def now() -> str:
@@ -34,8 +34,8 @@ class Log:
     def note(self, event: str, sentence: str, **more: Json) -> None:
         self._say("info", event, sentence, more)
 
-    def trouble(self, event: str, sentence: str, **more: Json) -> None:
-        self._say("warning", event, sentence, more)
+    def trouble(self, event: str, sentence: str) -> None:
+        self._say("warning", event, sentence, {})
 
     def once(self, event: str, sentence: str) -> None:
         """A warning, unless it is what was said of this event last."""

@@ -88,7 +88,6 @@ def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _K
     started, spent = time.perf_counter(), _processor_seconds()
     host = open_host(question.source, timeout=question.timeout)
     inventory = scan(_NotYet(host) if quick else host, readiness=True)
-    scanned = time.perf_counter()
     overlay = _overlay(question.overlay)
     # Not `==` of inventories: that is blind to what moves by itself.
     facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
@@ -98,7 +97,6 @@ def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _K
     else:
         forms = _forms(inventory, overlay, question) | {"whole": not quick}
     cost: dict[str, Json] = {
-        "scan_seconds": scanned - started,
         "seconds": time.perf_counter() - started,
         "cpu_seconds": _processor_seconds() - spent,
     }
