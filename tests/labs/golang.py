@@ -1,0 +1,59 @@
+"""Programs of the labs that Go builds from modules of this folder, kept between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.labs.apt import CannotStart
+
+_SECONDS = 1800.0
+
+
+def built(module: Path, *, flags: Sequence[str] = (), environment: dict[str, str] | None = None) -> Path:
+    """The program of `module`, a folder with go.mod, go.sum and package main.
+
+    What its files and the flags say is its name in the cache: the same ones are built once. CannotStart where Go is
+    missing or refuses.
+    """
+    chosen = {"CGO_ENABLED": "0", **(environment or {})}
+    program = _cache() / f"{module.name}-{_key(module, flags, chosen)}"
+    if program.exists():
+        return program
+    if not shutil.which("go"):
+        raise CannotStart(f"no go here, and no {program}")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=program.parent) as fresh:
+        command = ["go", "build", "-mod=readonly", "-trimpath", *flags, "-o", f"{fresh}/program", "."]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=module,
+                env=os.environ | chosen,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotStart(f"go build in {module} took more than {_SECONDS:g} s") from None
+        if done.returncode:
+            raise CannotStart(f"go build in {module}: {done.stderr.strip()[-500:]}")
+        os.replace(f"{fresh}/program", program)
+    return program
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "topo-agent-labs")
+
+
+def _key(module: Path, flags: Sequence[str], environment: dict[str, str]) -> str:
+    found = hashlib.sha256(repr((flags, sorted(environment.items()))).encode())
+    for path in sorted(p for p in module.rglob("*") if p.suffix == ".go" or p.name in {"go.mod", "go.sum"}):
+        found.update(f"\0{path.relative_to(module)}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
