@@ -35,7 +35,7 @@ PAGES = {
 # A burst that settles at once, and deadlines that a test can wait for. The scan itself has --timeout besides.
 SOON = """\
 from topo_agent.daemon import loop, schedule
-schedule.SETTLE, loop._LATE, loop._RETRY, loop._TURN = 0.05, 2.0, 0.5, 1.0
+schedule.SETTLE, loop._LATE, loop._RETRY = 0.05, 2.0, 0.5
 """
 
 Start = Callable[..., Agent]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import grp
 import json
+import math
 import os
 import selectors
 import signal
@@ -32,7 +33,6 @@ from topo_agent.publishers.state import State
 from topo_agent.settings import Settings
 from topo_agent.views.changes import changes
 
-_TURN = 10.0  # seconds: so often the loop turns where nothing happens
 _LATE = 10.0  # seconds that a scan has besides the drivers' own time
 _POLL = 60.0  # seconds between two scans where the kernel tells nothing
 _RETRY = 15.0  # seconds after a scan that failed
@@ -95,7 +95,10 @@ class Loop:
                     child, answers = self._worker.pid, self._worker.fileno()
                     if answers >= 0:
                         select.register(answers, selectors.EVENT_READ, self._hear)
-                for key, _ in select.select(self._wait(time.monotonic())):
+                now = time.monotonic()
+                rest = self._wait(now)
+                self._offer.turns_by = now + rest
+                for key, _ in select.select(rest):
                     key.data()
             self._notify.say("STOPPING=1")
 
@@ -103,22 +106,26 @@ class Loop:
 
     def _turn(self, now: float) -> None:
         """What is due."""
-        self._offer.turned = now
         if self._deadline is not None and now >= self._deadline:
             self._failed(now, f"no scan within {self._settings.timeout + _LATE:g} s: given up", "given_up")
         if self._deadline is None and now >= self._schedule.due():
             self._scan(now)
-        failing = self._failing
-        if failing is not None and self._offer.seen is not None and now - failing >= self._settings.stale_after:
+        if now >= self._stale_at():
             self._forget()
         if self._notify.watchdog is not None:
             self._notify.say("WATCHDOG=1")
 
     def _wait(self, now: float) -> float:
-        """Seconds until something is due."""
+        """Seconds until something is due. A turn in between is dear: each brings the program back into the caches."""
         due = self._schedule.due() if self._deadline is None else self._deadline
-        turn = _TURN if self._notify.watchdog is None else min(_TURN, self._notify.watchdog / 3)
-        return max(min(due - now, turn), 0.0)
+        fed = math.inf if self._notify.watchdog is None else now + self._notify.watchdog / 2
+        return max(min(due, self._stale_at(), fed) - now, 0.0)
+
+    def _stale_at(self) -> float:
+        """When the last good facts are too old to be kept."""
+        if self._failing is None or self._offer.seen is None:
+            return math.inf
+        return self._failing + self._settings.stale_after
 
     def _woken(self, waker: Waker) -> None:
         heard = waker.heard()

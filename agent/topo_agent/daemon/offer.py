@@ -13,7 +13,7 @@ from topo_agent.views.page import page
 
 Families = Callable[[], Iterable[Json]]
 
-_TURNS_WITHIN = 30.0  # seconds: a loop that has not turned for so long hangs
+_LATE = 30.0  # seconds: a loop that is later than it said hangs
 
 
 class Seen(NamedTuple):
@@ -44,13 +44,13 @@ class Offer:
         self._own, self._clock = own, clock
         self.seen: Seen | None = None
         self.stale_since: float | None = None
-        self.turned = clock()
+        self.turns_by = clock()  # the loop turns again, at the latest
         self.why = "the first scan is not done"
 
     def pages(self, path: str, accept: str) -> Page | None:
         """Every page; a document that is not known any more is status 503 with the reason."""
         if path == "/healthz":
-            turning = self._clock() - self.turned < _TURNS_WITHIN
+            turning = self._clock() < self.turns_by + _LATE
             return _plain(200 if turning else 503, "ok" if turning else "the loop does not turn")
         if path == "/readyz":
             return _plain(200, "ok") if self.seen else _plain(503, self.why)
