@@ -81,10 +81,17 @@ def test_no_unicast_clique() -> None:
     assert part(gpus({"fabric": fabric(cliques=[{"type": 1, "id": 7}])})).fabric is None
 
 
-@pytest.mark.parametrize("uuid", [ZERO, "ffffffff-ffff-ffff-ffff-ffffffffffff", "", "N/A", None, 7])
+@pytest.mark.parametrize("uuid", ["ffffffff-ffff-ffff-ffff-ffffffffffff", "", "N/A", None, 7])
 def test_a_placeholder_is_no_cluster(uuid: Json) -> None:
-    """Traps 97: HGX H100 is COMPLETED with SUCCESS and zeros: up, without a cluster, and nothing is unknown."""
+    """Nor is it the answer that there is none."""
     found = gpus({"fabric": fabric(uuid=uuid)})
+    gpu, _ = document_of(found)
+    assert (gpu["fabric"], gpu["unknown"]) == (None, {"fabric": "driver_error"})
+
+
+def test_zeros_are_no_cluster() -> None:
+    """Traps 97: HGX H100 is COMPLETED with SUCCESS and zeros: up, without a cluster, and nothing is unknown."""
+    found = gpus({"fabric": fabric(uuid=ZERO)})
     gpu, now = document_of(found)
     assert {"fabric", "cliques", "unknown"} & {*gpu} == set()
     assert now["state"] == "completed"

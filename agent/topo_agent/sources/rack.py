@@ -132,8 +132,14 @@ def _failed(one: Answers) -> Unknown | None:
     """
     said = _object(one.get("fabric"))
     if said.get("state") == _COMPLETED:
-        return None if said.get("status") == 0 else Unknown.DRIVER_ERROR
+        whole = said.get("status") == 0 and (_no_cluster(said.get("uuid")) or _cliques(said)[0] is not None)
+        return None if whole else Unknown.DRIVER_ERROR
     return Unknown.CONTRADICTS if said.get("state") == _NOT_SUPPORTED and _registers(one) else None
+
+
+def _no_cluster(uuid: Json) -> bool:
+    """Nothing but zeros: the answer of an HGX board. Another filler is no answer."""
+    return isinstance(uuid, str) and not set(uuid) - set("0-") and "0" in uuid
 
 
 def _registers(one: Answers) -> bool:
