@@ -25,7 +25,7 @@ test: $(DEV) ## run the tests, all but the labs
 	@$(PYTEST) --ignore tests/labs $(ARGS)
 
 long: $(DEV) ## the random machines again, 20,000 of them, and 30,000 damaged files for each reader
-	@TOPO_AGENT_LONG=1 $(PYTEST) tests/test_properties.py tests/test_fuzz.py $(ARGS)
+	@TOPO_AGENT_LONG=1 $(PYTEST) tests/test_properties.py tests/test_fuzz.py tests/test_held.py $(ARGS)
 
 golden: $(DEV) ## write the golden files of fixtures/ anew; git diff then shows what changed
 	@$(PYTEST) --ignore tests/labs -m golden --update $(ARGS)

@@ -35,7 +35,7 @@ def test_every_setting_with_its_value_and_origin(file: Path) -> None:
     assert lines[0].split() == ["NAME", "VALUE", "ORIGIN"]
     assert [line.split()[0] for line in lines[1:]] == [one.name for one in SETTINGS]
     assert {line.split()[2] for line in lines[1:]} == {"default"}
-    assert "rescan           5m               default" in lines
+    assert ["rescan", "5m", "default"] in [line.split() for line in lines]
 
 
 def test_for_programs(file: Path) -> None:

@@ -161,6 +161,16 @@ BAD = {
     "tls-certificate": ["x.crt"],
     "tls-key": ["x.key"],
     "tls-client-ca": ["x.crt"],
+    "labels": ["", "yes", "Node"],
+    "nfd-namespace": ["", "a.b", "A", "a" * 64],
+    "nfd-file": ["features.d/x", "/a\nb"],
+    "node": ["Node-1", "a..b", "-a", "a" * 254, "a/b"],
+    "kubeconfig": ["a\0b", "a" * 4096],
+    "context": ["a\nb", "a" * 254],
+    "mapping": ["a\nb"],
+    "label-keys": ["rack", "a.b/c", "a.b/c=rocks", "c=rack", "A.b/c=rack", "a.b/c=rack,a.b/c=leaf", "a.b/-=rack",
+                   ",".join(f"a.b/c{number}=rack" for number in range(17))],
+    "gpu-clique": ["perhaps"],
     "domain": ["", "Example.com", "a..b", "-a.b", "a_b", "a" * 64, "a.b.", "a/b"],
 }  # fmt: skip
 BAD_CASES = [(name, text) for name, texts in BAD.items() for text in texts]

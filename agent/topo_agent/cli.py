@@ -57,6 +57,7 @@ _MODULES = {
     "dump": "dump:dump",
     "explain": "near:explain",
     "history": "run:history",
+    "kube": "kube:kube",
     "list": "dump:list_",
     "pairs": "near:pairs",
     "record": "paper:record",

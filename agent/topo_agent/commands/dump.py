@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from topo_agent.commands.answer import give, option
+from topo_agent.commands.labels import label_options, readings_of
 from topo_agent.commands.look import Look, colored, find, finish, looking, machine, width
 
 if TYPE_CHECKING:
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from topo_agent.graph.nodes import DeviceKind
     from topo_agent.graph.topology import Topology
     from topo_agent.ids import Ref
+    from topo_agent.settings import Settings
 
 
 @click.command(short_help="The machine, or what surrounds one device.")
 @click.argument("device", required=False)
 @option(
-    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml", "metrics"]), default="tree",
-    show_default=True,
+    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml", "metrics", "labels"]),
+    default="tree", show_default=True,
 )  # fmt: skip
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
 @option("--caches", is_flag=True, help="Read the caches of every CPU too: slow on a large machine.")
@@ -33,16 +35,17 @@ if TYPE_CHECKING:
 @option("--metrics-pairs", "every_pair", is_flag=True, help="metrics: every pair of a GPU and a NIC or GPU, too.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @looking
+@label_options()
 def dump(
     look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, p2p: str | None,
-    every_pair: bool, color: str,
+    every_pair: bool, color: str, settings: Settings,
 ) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
     if p2p is not None and form != "matrix":
         raise click.UsageError("--p2p is a matrix: give -f matrix with it")
     if every_pair and form != "metrics":
         raise click.UsageError("--metrics-pairs is of the metrics: give -f metrics with it")
-    if device is not None and form in ("matrix", "metrics"):
+    if device is not None and form in ("matrix", "metrics", "labels"):
         raise click.UsageError(f"-f {form} is of the whole machine: it takes no DEVICE")
     chosen = _kinds(kinds) if form == "matrix" else []
     topology, operator = machine(look, caches=caches)
@@ -63,6 +66,8 @@ def dump(
         from topo_agent.views.matrix import matrix, peer_access
 
         text = matrix(topology, chosen) if p2p is None else peer_access(topology, p2p)
+    elif form == "labels":
+        text = _labels(look, topology, operator, settings)
     elif form == "metrics":
         text = _metrics(topology, operator, pairs=every_pair)
     else:
@@ -79,6 +84,17 @@ def _metrics(topology: Topology, operator: Resolved, *, pairs: bool) -> str:
     choices = pairing.pairs(topology, operator)
     body, _ = exposition(families(topology, choices, checks.findings(topology, choices), pairs=pairs))
     return body.decode()
+
+
+def _labels(look: Look, topology: Topology, operator: Resolved, settings: Settings) -> str:
+    from topo_agent.daemon.start import settled
+    from topo_agent.views.labels import labels, missing
+
+    found, keys = readings_of(topology, operator, settings), settled(settings).keys
+    if look.verbose:
+        for sentence in missing(found, keys):
+            click.echo(f"topo-agent: {sentence}", err=True)
+    return labels(found, keys)
 
 
 def _document(topology: Topology, form: str, start: Ref | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from topo_agent import __version__
 from topo_agent.host import Json
@@ -57,6 +58,18 @@ class Counts:
             _gauge("topo_agent_open_descriptors", "", "Open file descriptors of the agent.", now.descriptors),
             _gauge("topo_agent_threads", "", "Threads of the agent.", now.threads),
         ]  # fmt: skip
+
+
+def published(sink: str, results: Mapping[str, int], labels: Iterable[tuple[str, str, str, str]]) -> list[Family]:
+    """What a publisher of labels did, and what it stands for: (key, value, state, source) of each."""
+    done: list[Json] = [[{"sink": sink, "result": result}, count] for result, count in results.items()]
+    said: list[Json] = [
+        [{"key": key, "value": value, "state": state, "source": source}, 1] for key, value, state, source in labels
+    ]
+    return [
+        _family("topo_agent_publish", "counter", "", "Attempts to publish, by where and how they ended.", done),
+        _family("topo_label", "info", "", "Labels that stand: published, or suspect while nobody is sure.", said),
+    ]
 
 
 def _family(name: str, kind: str, unit: str, help_: str, samples: list[Json]) -> Family:

@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from topo_agent.daemon.offer import Offer, Seen
 from topo_agent.daemon.repeated import Repeated
 from topo_agent.daemon.schedule import Schedule
 from topo_agent.daemon.worker import Worker
+from topo_agent.graph.fabric import Reading
 from topo_agent.host import Json
 from topo_agent.publishers import files
 from topo_agent.publishers.metrics import exposition
@@ -36,6 +37,7 @@ from topo_agent.views.changes import changes
 _LATE = 10.0  # seconds that a scan has besides the drivers' own time
 _POLL = 60.0  # seconds between two scans where the kernel tells nothing
 _RETRY = 15.0  # seconds after a scan that failed
+_CONFIRM = 5.0  # seconds after which a reading that is new is confirmed
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -45,6 +47,30 @@ class Waker(Protocol):
     def fileno(self) -> int: ...
 
     def heard(self) -> list[str]: ...
+
+
+class Publisher(Protocol):
+    """Takes what labels should say; none of it waits for a cluster."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What this node may be called in a mapping."""
+        ...
+
+    @property
+    def undecided(self) -> bool:
+        """Would another scan soon decide something?"""
+        ...
+
+    def read(self, readings: Mapping[str, Reading], now: float) -> None: ...
+
+    def families(self) -> list[dict[str, Json]]:
+        """Its own metrics; from another thread."""
+        ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class Loop:
@@ -59,11 +85,14 @@ class Loop:
         offer: Offer,
         counts: Counts,
         wakers: list[Waker],
+        polling: bool,
+        labels: Publisher | None,
         reload: Callable[[], Settings],
         notify: Notify,
     ) -> None:
         self._settings, self._source, self._log = settings, source, log
         self._offer, self._counts, self._wakers = offer, counts, wakers
+        self._polling, self._labels = polling, labels
         self._reload, self._notify = reload, notify
         self._schedule = Schedule(self._every(), time.monotonic())
         self._repeated = Repeated()
@@ -170,6 +199,9 @@ class Loop:
             "timeout": self._settings.timeout,
             "pairs": self._settings.metrics_pairs,
             "again": [*self._repeated.again(now)],
+            "mapping": self._settings.mapping or None,
+            "names": [*self._labels.names] if self._labels else [],
+            "labels": self._labels is not None,
             "first": self._offer.seen is None,
         }
         self._schedule.scanning(now)
@@ -220,6 +252,7 @@ class Loop:
             self._counts.cost = seen.cost
             self._repeated.read(seen.low, now)
             self._log.well("scan", "scans succeed again")
+            self._label(seen, now)
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._counts.stale = False
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
@@ -234,6 +267,13 @@ class Loop:
             if self._told is not None and not seen.same_structure(self._told):
                 self._tell(self._told, seen)
             self._told = seen
+
+    def _label(self, seen: Seen, now: float) -> None:
+        """What is new is looked at again soon: one reading is none."""
+        if self._labels is not None:
+            self._labels.read({name: Reading(*reading) for name, reading in seen.labels.items()}, now)
+            if self._labels.undecided:
+                self._schedule.retry(now + _CONFIRM)
 
     def _changed(self, before: Seen | None, seen: Seen) -> None:
         """What differs is in the file. What a driver adds to the first look is no change of the machine."""
@@ -256,7 +296,7 @@ class Loop:
     # Settings and files
 
     def _every(self) -> float:
-        return self._settings.rescan if self._wakers else min(self._settings.rescan, _POLL)
+        return min(self._settings.rescan, _POLL) if self._polling else self._settings.rescan
 
     def _files(self) -> State:
         chosen = self._settings
@@ -298,7 +338,10 @@ class Loop:
             self._log.well(what, "can be written again")
 
 
-_FIXED = ("listen", "tls_certificate", "tls_key", "tls_client_ca")
+_FIXED = (
+    "listen", "tls_certificate", "tls_key", "tls_client_ca", "labels", "nfd_namespace", "nfd_file", "node",
+    "kubeconfig", "context", "mapping", "label_keys", "gpu_clique", "domain",
+)  # fmt: skip
 _OF_FILES = ("state_dir", "state_mode", "state_group", "history")
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from topo_agent.graph.fabric import Standing
 from topo_agent.host import Json
 from topo_agent.publishers.http import Page
 from topo_agent.publishers.metrics import exposition
@@ -29,6 +30,7 @@ class Seen(NamedTuple):
     status: str
     families: list[Json]
     low: list[str]  # links below their maximum in this reading
+    labels: dict[str, tuple[Standing, str | None, str, str]]  # readings by name, as JSON has them
     cost: dict[str, float]
 
     def same_structure(self, other: Seen | None) -> bool:

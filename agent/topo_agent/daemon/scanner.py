@@ -18,7 +18,9 @@ from topo_agent.facts import Inventory
 from topo_agent.graph import checks, pairing
 from topo_agent.graph.applied import Resolved, Unresolved, resolve
 from topo_agent.graph.build import build
+from topo_agent.graph.fabric import Place
 from topo_agent.graph.overlay import EMPTY, Overlay
+from topo_agent.graph.topology import Topology
 from topo_agent.host import BadSource, Host, Json, Unavailable
 from topo_agent.host.opening import open_host
 from topo_agent.scan import scan
@@ -37,6 +39,9 @@ class Question(NamedTuple):
     timeout: float = 60.0  # seconds for a driver
     pairs: bool = False  # metrics of every pair of GPU and NIC, too
     again: tuple[str, ...] = ()  # "link_width:pci:0000:41:00.0": earlier readings found that link low, too
+    mapping: str | None = None  # a file that says where nodes stand
+    names: tuple[str, ...] = ()  # of this node, in that file
+    labels: bool = False  # what the node's labels should say
     first: bool = False  # nothing is known yet: what sysfs tells is worth hearing before a driver answers
 
     @classmethod
@@ -91,11 +96,12 @@ def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _K
     overlay = _overlay(question.overlay)
     # Not `==` of inventories: that is blind to what moves by itself.
     facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
-    found = (overlay, question.pairs, question.again, quick, *facts)
+    place = _place(question) if question.labels else None
+    found = (overlay, question.pairs, question.again, quick, place, *facts)
     if kept is not None and kept.found == found:
         forms = kept.answer
     else:
-        forms = _forms(inventory, overlay, question) | {"whole": not quick}
+        forms = _forms(inventory, overlay, question, place) | {"whole": not quick}
     cost: dict[str, Json] = {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": _processor_seconds() - spent,
@@ -103,7 +109,7 @@ def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _K
     return _Kept(found, {**forms, "cost": cost})
 
 
-def _forms(inventory: Inventory, overlay: Overlay, question: Question) -> dict[str, Json]:
+def _forms(inventory: Inventory, overlay: Overlay, question: Question, place: Place | None) -> dict[str, Json]:
     topology = build(inventory, overlay)
     operator = resolve(overlay, topology) if overlay is not EMPTY else Resolved()
     choices = pairing.pairs(topology, operator)
@@ -119,7 +125,20 @@ def _forms(inventory: Inventory, overlay: Overlay, question: Question) -> dict[s
         "matrix": matrix.matrix(topology),
         "tree": tree.tree(topology, width=_WIDTH),
         "status": ", ".join(summary.counts(topology)),
+        "labels": {} if place is None else _labels(topology, choices, place),
     }
+
+
+def _labels(topology: Topology, choices: tuple[pairing.Choice, ...], place: Place) -> dict[str, Json]:
+    from topo_agent.graph.readings import readings
+
+    return {name: [*reading] for name, reading in readings(topology, choices, place).items()}
+
+
+def _place(question: Question) -> Place:
+    from topo_agent.readers.mapping import place
+
+    return place(question.mapping, question.names)
 
 
 class _BadOverlay(Exception):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 
 from topo_agent.daemon import malloc
 from topo_agent.daemon.counts import Counts
+from topo_agent.daemon.features import Features
+from topo_agent.daemon.kube import Labels, Settled
 from topo_agent.daemon.log import Log
-from topo_agent.daemon.loop import Loop, Waker
+from topo_agent.daemon.loop import Loop, Publisher, Waker
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.offer import Offer
+from topo_agent.graph.labels import keys
 from topo_agent.host import Unavailable
 from topo_agent.publishers.http import Server, Tls
+from topo_agent.publishers.kube.node import nfd_carrier, node_carrier
 from topo_agent.settings import Settings
 
 
@@ -23,14 +28,18 @@ def start(
     malloc.large_ones_go_back()
     log = Log(settings.log_format, journal="JOURNAL_STREAM" in environment)
     counts = Counts()
-    offer = Offer(counts.families, time.monotonic)
+    wakers = [*_wakers(log)] if source is None else []
+    labels = _labels(settings, log)
+    offer = Offer(lambda: [*counts.families(), *(labels.families() if labels else ())], time.monotonic)
     loop = Loop(
         settings,
         source=source,
         log=log,
         offer=offer,
         counts=counts,
-        wakers=[*_wakers(log)] if source is None else [],
+        wakers=[*wakers, *_mapping(settings, log)],
+        polling=not wakers,
+        labels=labels,
         reload=reload,
         notify=Notify(environment),
     )
@@ -39,8 +48,12 @@ def start(
     try:
         for address in server.addresses:
             log.note("listening", str(address))
+        if labels is not None:
+            labels.start()
         loop.run()
     finally:
+        if labels is not None:
+            labels.stop()
         server.stop()
 
 
@@ -54,6 +67,37 @@ def _wakers(log: Log) -> Iterator[Waker]:
             yield kind()
         except Unavailable as error:
             log.trouble("events", f"none of {what} will come ({error}): looking every minute instead")
+
+
+def _labels(settings: Settings, log: Log) -> Publisher | None:
+    """Nothing of Kubernetes is imported where no labels are wanted."""
+    if settings.labels == "off":
+        return None
+    chosen = settled(settings)
+    if settings.labels == "nfd-file":
+        return Features(settings.nfd_file, chosen.name, chosen.keys, log)
+    from topo_agent.publishers.kube.client import Client
+
+    return Labels(chosen, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
+
+
+def settled(settings: Settings) -> Settled:
+    """What of the settings is of labels."""
+    name = settings.node or socket.gethostname().lower()
+    carrier = nfd_carrier(name, settings.nfd_namespace) if settings.labels == "nfd" else node_carrier(name)
+    return Settled(
+        name, carrier, settings.domain, keys(settings.domain, settings.label_keys, gpu_clique=settings.gpu_clique)
+    )
+
+
+def _mapping(settings: Settings, log: Log) -> Iterator[Waker]:
+    if settings.mapping and settings.labels != "off":
+        from topo_agent.host.inotify import FileEvents
+
+        try:
+            yield FileEvents(settings.mapping)
+        except Unavailable as error:
+            log.trouble("events", f"changes of {settings.mapping} are seen at the next rescan: {error}")
 
 
 def _tls(settings: Settings) -> Tls | None:

@@ -31,6 +31,14 @@ class Reading(NamedTuple):
     reason: str = ""
 
 
+class Place(NamedTuple):
+    """Where the operator says that a node stands: names by level; `why` he does not, and `certain` if that is so."""
+
+    values: Mapping[str, str]
+    why: str = ""
+    certain: bool = True
+
+
 def known(raw: str, source: str) -> Reading:
     return Reading("known", raw, source)
 
@@ -144,14 +152,11 @@ def _some(gpus: list[Device]) -> str:
     return first if len(gpus) == 1 else f"{first} and {len(gpus) - 1} more"
 
 
-def from_mapping(values: Mapping[str, str], reason: str, *, certain: bool) -> tuple[tuple[Level, Reading], ...]:
-    """What a mapping file says of this node: `values` by level, for the others why there is none.
-
-    `certain`: the file was read, so that what it does not say is not so.
-    """
+def mapped(place: Place) -> tuple[tuple[Level, Reading], ...]:
+    """What the operator's mapping says."""
     levels: tuple[Level, ...] = ("rack", "block", "leaf")
+    otherwise = none if place.certain else unsure
     return tuple(
-        (level, known(values[level], "mapping") if level in values
-         else none("mapping", reason) if certain else unsure("mapping", reason))
+        (level, known(place.values[level], "mapping") if level in place.values else otherwise("mapping", place.why))
         for level in levels
-    )  # fmt: skip
+    )

@@ -94,6 +94,39 @@ class Settings:
         values.path(), "", "Who signs the certificates (PEM) that clients then need; empty for no such need.",
         "/etc/topo-agent/clients.crt",
     )  # fmt: skip
+    labels: Literal["off", "node", "nfd", "nfd-file"] = _setting(
+        values.one_of("off", "node", "nfd", "nfd-file"), "off",
+        "Where the labels of this node are published: the Node, a NodeFeature, or a file for nfd-worker.", "node",
+    )  # fmt: skip
+    nfd_namespace: str = _setting(
+        values.NAMESPACE, "node-feature-discovery", "The namespace of the NodeFeature.", "gpu-operator"
+    )
+    nfd_file: str = _setting(
+        values.path(), "/etc/kubernetes/node-feature-discovery/features.d/topo-agent", "The file for nfd-worker.",
+        "/features.d/topo-agent",
+    )  # fmt: skip
+    node: str = _setting(
+        values.NODE, "", "The name of this node in its cluster; empty for the host name in lower case.", "gpu-a-17"
+    )
+    kubeconfig: str = _setting(
+        values.FILE, "", "How to reach the cluster; empty for $KUBECONFIG, the pod's own account or ~/.kube/config.",
+        "/etc/kubernetes/topo-agent.conf",
+    )  # fmt: skip
+    context: str = _setting(
+        values.FREE, "", "The context of the kubeconfig; empty for its current one.", "admin@site-a"
+    )
+    mapping: str = _setting(
+        values.FILE, "", "A file (CSV) that says which node is in which rack, block and leaf; empty for none.",
+        "/etc/topo-agent/mapping/nodes.csv",
+    )  # fmt: skip
+    label_keys: tuple[tuple[str, str], ...] = _setting(
+        values.LABEL_KEYS, "", "Further labels, each with the name of ours whose value it gets, too.",
+        "topology.kubernetes.io/rack=rack",
+    )  # fmt: skip
+    gpu_clique: bool = _setting(
+        values.SWITCH, "false", "Publish nvidia.com/gpu.clique by the rule of NVIDIA's GPU feature discovery, unless "
+        "somebody else does.", "true",
+    )  # fmt: skip
     domain: str = _setting(
         values.DOMAIN, "topo-agent.io", "The domain of labels and of the driver.", "topology.example.com"
     )

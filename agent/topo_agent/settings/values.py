@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from topo_agent.graph import labels
 from topo_agent.publishers import addresses
 
 Plain = str | int | bool | list[str]
@@ -165,3 +166,44 @@ def path(what: str = "an absolute path", ending: str = "") -> Kind:
 DOMAIN = Kind(
     "DOMAIN", "a DNS name of at most 63 signs in lower case", _matching(rf"(?=.{{1,63}}$){_LABEL}(?:\.{_LABEL})*"), str
 )
+
+NODE = Kind(
+    "NAME", 'the name of a node: a DNS name in lower case, or ""',
+    _matching(rf"|(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*"), str, empty=True,
+)  # fmt: skip
+
+
+NAMESPACE = Kind(
+    "NAMESPACE", "a DNS label of at most 63 signs in lower case", _matching(rf"(?=.{{1,63}}$){_LABEL}"), str
+)
+
+
+def _free(text: str) -> str:
+    if not (text.isprintable() and len(text) <= 253):
+        raise ValueError
+    return text
+
+
+FREE = Kind("NAME", 'a name, or ""', _free, str, empty=True)
+
+_KEYS = 16  # as many as anybody needs
+_KEY = re.compile(
+    rf"(?=.{{1,253}}/){_LABEL}(?:\.{_LABEL})*/(?=.{{1,63}}$)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII
+)
+
+
+def _label_keys(text: str) -> tuple[tuple[str, str], ...]:
+    found = [one.strip(" ").partition("=")[::2] for one in text.split(",")] if text else []
+    keys = {key for key, _ in found}
+    if len(found) > _KEYS or len(keys) < len(found):
+        raise ValueError
+    if not all(_KEY.fullmatch(key) and name in labels.NAMES for key, name in found):
+        raise ValueError
+    return tuple(found)
+
+
+LABEL_KEYS = Kind(
+    "KEY=NAME,…", f"at most {_KEYS} of KEY=NAME, such as topology.kubernetes.io/rack=rack, each key once, where NAME is"
+    f" one of {', '.join(labels.NAMES)}",
+    _label_keys, lambda pairs: [f"{key}={name}" for key, name in pairs], (str, list), empty=True,
+)  # fmt: skip

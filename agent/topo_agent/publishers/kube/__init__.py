@@ -1,0 +1,1 @@
+"""The API server: a client, and what the agent writes there."""

@@ -1,0 +1,211 @@
+"""Labels of a node: what they are, whose they are, and how ours are applied.
+
+They are those of the Node itself, or those that a NodeFeature asks Node Feature Discovery for.
+
+Server-side apply keeps book of who owns which label (metadata.managedFields). What somebody else owns stays, and is
+left out of ours: owning it together would take it from him.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+from urllib.parse import quote
+
+from topo_agent.graph.held import Fact
+from topo_agent.graph.labels import RAW_AT_MOST
+from topo_agent.host import Json
+from topo_agent.publishers.kube.client import MANAGER, METADATA, Client, Object, Trouble
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_TRIES = 3
+
+
+class Carrier(NamedTuple):
+    """The object that has the labels."""
+
+    version: str
+    kind: str
+    collection: str  # its path, without the name
+    name: str
+    part: Literal["metadata", "spec"]  # where in it the labels are
+    own: Mapping[str, str]  # labels that the object itself needs
+
+    @property
+    def path(self) -> str:
+        return f"{self.collection}/{quote(self.name, safe='')}"
+
+    @property
+    def accept(self) -> str:
+        return METADATA if self.part == "metadata" else "application/json"
+
+
+def node_carrier(name: str) -> Carrier:
+    return Carrier("v1", "Node", "/api/v1/nodes", name, "metadata", {})
+
+
+def nfd_carrier(name: str, namespace: str) -> Carrier:
+    """kubernetes-sigs/node-feature-discovery, api/nfd/v1alpha1 NodeFeature: the label says which node is meant."""
+    group = "nfd.k8s-sigs.io/v1alpha1"
+    collection = f"/apis/{group}/namespaces/{quote(namespace, safe='')}/nodefeatures"
+    own = {"nfd.node.kubernetes.io/node-name": name}
+    return Carrier(group, "NodeFeature", collection, f"topo-agent-{name}", "spec", own)
+
+
+class Node(NamedTuple):
+    """What carries the labels as it is now; without a uid it is not there."""
+
+    carrier: Carrier
+    uid: str
+    version: str  # resourceVersion
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    owners: Mapping[str, frozenset[str]]  # label -> managers
+    annotated: frozenset[str]  # annotations of ours
+    system_uuid: str | None = None  # status.nodeInfo.systemUUID; None where only metadata was read
+
+    def others(self, key: str) -> frozenset[str]:
+        """Who owns a label that is not ours."""
+        who = self.owners.get(key, frozenset())
+        return frozenset() if MANAGER in who or key not in self.labels else who or frozenset({"somebody"})
+
+    @property
+    def ours(self) -> frozenset[str]:
+        return frozenset(key for key, who in self.owners.items() if MANAGER in who)
+
+
+class Wanted(NamedTuple):
+    """What a Node should have of ours."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+NOTHING = Wanted({}, {})
+"""Everything of ours taken back."""
+
+
+def read(client: Client, carrier: Carrier, *, whole: bool = False) -> Node:
+    """`whole`: with its status, for the systemUUID. A Node has to be there; a NodeFeature may still be made."""
+    try:
+        return of(client.get(carrier.path, accept="application/json" if whole else carrier.accept), carrier)
+    except Trouble as error:
+        if error.kind != "not_found" or error.answer is None:
+            raise
+        if carrier.kind == "Node":
+            raise Trouble(
+                "not_found", f"{client.host}: there is no node {carrier.name}; --node names another"
+            ) from None
+        return of({}, carrier)
+
+
+def of(said: Object, carrier: Carrier) -> Node:
+    """The object, whole or its metadata -> what counts of it here."""
+    about = _map(said.get("metadata"))
+    info = _map(_map(said.get("status")).get("nodeInfo"))
+    uuid = info.get("systemUUID")
+    managed = about.get("managedFields")
+    annotated = _owners(managed, "metadata", "annotations")
+    return Node(
+        carrier=carrier,
+        uid=str(about.get("uid", "")),
+        version=str(about.get("resourceVersion", "")),
+        labels={key: str(text) for key, text in _map(_map(said.get(carrier.part)).get("labels")).items()},
+        annotations={key: str(text) for key, text in _map(about.get("annotations")).items()},
+        owners=_owners(managed, carrier.part, "labels"),
+        annotated=frozenset(key for key, who in annotated.items() if MANAGER in who),
+        system_uuid=uuid if isinstance(uuid, str) else None,
+    )
+
+
+def satisfied(node: Node, wanted: Wanted) -> bool:
+    """Is nothing to be written? What others own counts as it is."""
+    mine = {key: text for key, text in wanted.labels.items() if not node.others(key)}
+    return (
+        all(node.labels.get(key) == text for key, text in mine.items())
+        and all(node.annotations.get(key) == text for key, text in wanted.annotations.items())
+        and node.ours <= set(mine)
+        and node.annotated <= set(wanted.annotations)
+    )
+
+
+def patch(node: Node, wanted: Wanted) -> Object:
+    """What is applied: everything of ours, and nothing else. The uid keeps a deleted object from rising again."""
+    carrier = node.carrier
+    labels: dict[str, Json] = {key: text for key, text in sorted(wanted.labels.items()) if not node.others(key)}
+    about: dict[str, Json] = {"name": carrier.name, "annotations": dict(wanted.annotations)}
+    about |= {"uid": node.uid} if node.uid else {}
+    said: Object = {"apiVersion": carrier.version, "kind": carrier.kind, "metadata": about}
+    if carrier.part == "spec":
+        about["labels"] = dict(carrier.own)
+        return said | {"spec": {"labels": labels}}
+    about["labels"] = labels
+    return said
+
+
+def apply(client: Client, node: Node, wanted: Wanted, *, dry_run: bool = False) -> Node:
+    """Make it so. A label that somebody else took meanwhile is left to him."""
+    for _ in range(_TRIES):
+        try:
+            return of(client.apply(node.carrier.path, patch(node, wanted), dry_run=dry_run), node.carrier)
+        except Trouble as error:
+            if error.kind != "conflict" or not _of_owners(error.answer):
+                raise
+            fresh = read(client, node.carrier)
+            if fresh.uid != node.uid:
+                raise
+            node = fresh
+    raise Trouble("conflict", f"{client.host}: others write the labels of {node.carrier.name} at the same time")
+
+
+def memory(facts: Mapping[str, Fact]) -> str:
+    """What was published, for the annotation: each with its raw value, its source, and since when."""
+    said = {name: {"raw": fact.raw, "source": fact.source, "since": fact.since} for name, fact in sorted(facts.items())}
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+
+
+def remembered(text: str | None, names: Iterable[str]) -> dict[str, Fact]:
+    """The facts of an annotation. Anybody may have written it: what does not look like ours does not count."""
+    try:
+        said = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return {}
+    found = {}
+    for name in names:
+        one = said.get(name) if isinstance(said, dict) else None
+        values = [one.get(part) for part in ("raw", "source", "since")] if isinstance(one, dict) else []
+        if values and all(isinstance(value, str) and 0 < len(value) <= RAW_AT_MOST for value in values):
+            raw, source, since = (str(value) for value in values)
+            if _TIME.fullmatch(since) and len(source) <= 64:
+                found[name] = Fact(raw, source, since)
+    return found
+
+
+def _of_owners(status: Json) -> bool:
+    """Is a conflict one of fields that somebody else owns? A uid that does not fit is another."""
+    causes = _map(_map(status).get("details")).get("causes")
+    return any(
+        _map(one).get("reason") == "FieldManagerConflict" for one in (causes if isinstance(causes, list) else ())
+    )
+
+
+def _owners(managed: Json, *path: str) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for entry in managed if isinstance(managed, list) else ():
+        manager = str(_map(entry).get("manager", ""))
+        applied = _map(entry).get("operation") == "Apply"
+        fields = _map(_map(entry).get("fieldsV1"))
+        for part in path:
+            fields = _map(fields.get(f"f:{part}"))
+        for field in fields:
+            if field.startswith("f:"):
+                # Somebody else may call himself topo-agent; ours are applied.
+                who = manager if applied or manager != MANAGER else f"{manager} ({_map(entry).get('operation')})"
+                found.setdefault(field[2:], set()).add(who)
+    return {key: frozenset(who) for key, who in found.items()}
+
+
+def _map(said: Json) -> dict[str, Json]:
+    return said if isinstance(said, dict) else {}
