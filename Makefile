@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help dump test long golden faults labs bench deb lint types layers format setup clean
+.PHONY: help dump test long golden faults labs lab-cluster bench deb lint types layers format setup clean
 
 # Another pyproject.toml, interpreter or folder makes a new environment.
 KEY := $(firstword $(shell { cat pyproject.toml; pwd; "$(PYTHON)" --version; } 2>&1 | cksum))
@@ -16,7 +16,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check --quiet
 PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
 dump: $(RUNTIME) ## show how this machine is wired
 	@.venv/bin/topo-agent dump $(ARGS)
@@ -35,6 +35,9 @@ faults: $(DEV) ## put known faults into a copy of the program, one at a time: a 
 
 labs: $(DEV) ## run the tests that need a kernel, a server or another program
 	@.venv/bin/python -m pytest tests/labs $(ARGS)
+
+lab-cluster: $(DEV) ## a Kubernetes control plane on this machine to try things on, until Ctrl-C
+	@.venv/bin/python -m tests.labs.controlplane
 
 ifneq ($(wildcard tests/bench.py),)
 bench: $(DEV)

@@ -1,0 +1,54 @@
+"""Fixtures that several labs ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.labs.apt import CannotStart
+from tests.labs.controlplane.breaking import Proxy
+from tests.labs.controlplane.cluster import GATES, Cluster
+
+
+@contextlib.contextmanager
+def _started(**options: Any) -> Iterator[Cluster]:
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(Cluster(**options))
+        except CannotStart as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+        yield found
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[Cluster]:
+    with _started(gates=GATES) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    """A control plane without nodes and pods; it is the same for all tests, and each leaves its servers running."""
+    yield _cluster
+    _cluster.clear()
+
+
+@pytest.fixture
+def start_cluster() -> Iterator[Callable[..., Cluster]]:
+    """`start_cluster(gates=…)`: one of the test's own, with the parameters of Cluster."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(_started(**options))
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[Proxy]:
+    """Between the test's clients and the API server of `cluster`."""
+    with Proxy(cluster.server, cluster.ca, tmp_path) as found:
+        yield found
