@@ -244,6 +244,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body waits until the client has confirmed the head
     server: _Server
 
     def setup(self) -> None:

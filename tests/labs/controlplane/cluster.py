@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,9 +76,9 @@ class Request(NamedTuple):
 class Cluster:
     """`with Cluster() as cluster:` is ready; CannotStart where a program is missing.
 
-    `gates` are for API server, scheduler and controller manager. `admission` is added to the plugins that are on by
-    default and NodeRestriction. `users` have a static token, `user_token(name)`: name and groups, as for a kubelet
-    `{"system:node:n1": ["system:nodes"]}`. `apiserver` are more flags of the API server.
+    `gates`, each NAME or NAME=false, are for API server, scheduler and controller manager. `admission` is added to
+    NodeRestriction and the plugins that are on by default. `users` have a static token, `user_token(name)`: name and
+    groups, as for a kubelet `{"system:node:n1": ["system:nodes"]}`. `apiserver` are more flags of the API server.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class Cluster:
     ) -> None:
         self._users = {**_USERS, **(users or {})}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
-        self._gates = [f"--feature-gates={','.join(f'{one}=true' for one in gates)}"] if gates else []
+        switched = [one if "=" in one else f"{one}=true" for one in gates]
+        self._gates = [f"--feature-gates={','.join(switched)}"] if switched else []
         self._admission, self._controllers, self._more = tuple(admission), tuple(controllers), tuple(apiserver)
         self._kubectl, self._openssl = tool("kubectl", _KUBECTL), tool("openssl", _OPENSSL)
         self._stack = contextlib.ExitStack()
@@ -352,10 +353,7 @@ class Cluster:
         It is written just after the answer, so a client may have that a moment earlier.
         """
         found: dict[str, Request] = {}
-        for line in (self.folder / "audit.log").read_text(encoding="utf-8").splitlines():
-            if user is not None and user not in line:  # most lines are of others, and JSON is slow
-                continue
-            said = json.loads(line)
+        for said in self._audited(0, [user] if user is not None else [""]):
             one = Request(
                 said["verb"],
                 said["requestURI"],
@@ -412,19 +410,24 @@ class Cluster:
     def _watched(self, since: int, *, going_on: bool = False) -> set[tuple[str, str]]:
         """Who watched which paths, from that byte of the audit log on."""
         found: dict[str, tuple[str, str]] = {}
+        for said in self._audited(since, _WATCHING):
+            user = said["user"]["username"]
+            if said["verb"] != "watch" or user not in _WATCHING:
+                continue
+            if going_on and said["stage"] != "ResponseStarted":
+                found.pop(said["auditID"], None)
+            elif said["responseStatus"]["code"] == 200:
+                found[said["auditID"]] = (user, said["requestURI"].partition("?")[0])
+        return {*found.values()}
+
+    def _audited(self, since: int, words: Collection[str]) -> Iterator[dict[str, Any]]:
+        """From that byte on, what has one of the words: most does not, and JSON is slow."""
         with (self.folder / "audit.log").open("rb") as log:
             log.seek(since)
             for line in log:
-                if b'"verb":"watch"' not in line or not any(user.encode() in line for user in _WATCHING):
-                    continue
-                said = json.loads(line)
-                if said["user"]["username"] not in _WATCHING:
-                    continue
-                if going_on and said["stage"] != "ResponseStarted":
-                    found.pop(said["auditID"], None)
-                elif said["responseStatus"]["code"] == 200:
-                    found[said["auditID"]] = (said["user"]["username"], said["requestURI"].partition("?")[0])
-        return {*found.values()}
+                # The last line may not be whole yet.
+                if line.endswith(b"\n") and any(word.encode() in line for word in words):
+                    yield json.loads(line)
 
     def restart_apiserver(self) -> None:
         self.stop_apiserver()

@@ -126,6 +126,32 @@ def test_it_loses_its_parts_and_gets_them_back(start_cluster: Callable[..., Clus
     works()
 
 
+def test_users_and_admission(start_cluster: Callable[..., Cluster]) -> None:
+    """A kubelet's user may write its own node and no other; a plugin that was added is asked."""
+    cluster = start_cluster(users={"system:node:n1": ["system:nodes"]}, admission=["AlwaysPullImages"])
+    change = {"metadata": {"annotations": {"tried": "yes"}}}
+    token = cluster.user_token("system:node:n1")
+    for name in ("n1", "n2"):
+        cluster.node(name)
+
+    def patch(name: str) -> object:
+        return cluster.api("PATCH", f"/api/v1/nodes/{name}", change, kind="application/merge-patch+json", token=token)
+
+    assert patch("n1")
+    with pytest.raises(Refused, match="not allowed to modify node"):
+        patch("n2")
+    pod(cluster, "one")
+    assert cluster.get("pod", "one")["spec"]["containers"][0]["imagePullPolicy"] == "Always"
+
+
+def test_it_does_not_start(start_cluster: Callable[..., Cluster]) -> None:
+    """What a program said when it ended is told, and the others are gone."""
+    before = psutil.Process().children()
+    with pytest.raises(AssertionError, match=r"^kube-apiserver ended: .*unrecognized feature gate: NoSuchGate"):
+        start_cluster(gates=["NoSuchGate"])
+    assert psutil.Process().children() == before
+
+
 def test_nothing_is_left(start_cluster: Callable[..., Cluster]) -> None:
     cluster = start_cluster()
     assert len(processes(cluster.folder)) == 5  # the guard as well
