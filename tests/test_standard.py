@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from tests.paper import DEVICES, Files, bridge, function, place, topology, two_sockets
+from tests.paper import CPU, DEVICES, NODE, Files, bridge, cpus, function, nodes, place, topology, two_sockets
 from tests.test_pci import virtual, vmd
 from topo_agent.graph.nodes import Standard
+from topo_agent.graph.standard import numa_nodes
 from topo_agent.host.paper import Link
 
 NIC = "0000:17:00.0"
@@ -111,3 +114,99 @@ def test_a_single_node_is_not_published_for_minus_one() -> None:
     )
     assert (one.numa_node, one.sources) == (0, (("numa_node", "assumed"),))
     assert one.standard.numa_node is None
+
+
+def box(sockets: Mapping[int, int | None], rows: Mapping[int, str]) -> Files:
+    """A machine of nodes, each with one CPU of a socket or with none, and their rows as the kernel prints them."""
+    of: dict[int, list[int]] = {}
+    lists: dict[int, tuple[int, ...]] = {}
+    for node, socket in sockets.items():
+        cpu = sum(map(len, lists.values()))
+        lists[node] = () if socket is None else (cpu,)
+        if socket is not None:
+            of.setdefault(socket, []).append(cpu)
+    return cpus(of) | nodes(lists) | {f"{NODE}/node{node}/distance": f"{row}\n" for node, row in rows.items()}
+
+
+def ending(text: str, path: str) -> Files:
+    """A file that ends as old kernels print lists."""
+    return {path: f"{text}\n\0"}
+
+
+def without(files: Files, folder: str) -> Files:
+    return {path: entry for path, entry in files.items() if not path.startswith(f"{folder}/")}
+
+
+NPS4 = dict.fromkeys(range(4), 0) | dict.fromkeys(range(4, 8), 1)
+POWER9 = {0: 0, 8: 8} | dict.fromkeys(range(250, 256))
+POWER7 = {0: 0, 1: 0, 4: 1, 5: 1, 8: 2, 9: 2, 12: 3, 13: 3}
+AMD = {0: 0, 1: 0, 2: 1, 33: 1, 34: 2, 45: 2, 72: 3, 73: 3}
+IA64 = dict.fromkeys(range(16), 0) | {16: None}
+PMEM = {0: 0, 1: 1} | dict.fromkeys(range(2, 8))
+SNC = {0: 0, 1: 0, 2: 1, 3: 1}
+SAME = {0: "10 12 12 12"}  # one distance to both sockets, so that only the sockets tell
+
+LISTS: dict[str, tuple[Files, dict[int, list[int]]]] = {
+    # dra.md, section 7; the rows that it does not print are made to fit. tests/labs/test_upstream.py asks upstream.
+    "four nodes to a socket": (
+        box(NPS4, {0: "10 12 12 12 32 32 32 32", 6: "32 32 32 32 12 12 10 12"}),
+        {0: [0, 1, 2, 3], 6: [6, 4, 5, 7]},
+    ),
+    "two sockets": (two_sockets(), {0: [0], 1: [1]}),
+    "POWER9: no node 1, and column 1 is node 8": (
+        box(POWER9, {0: "10 40 80 80 80 80 80 80", 8: "40 10 80 80 80 80 80 80"}),
+        {0: [0, 1], 8: [8], 255: [255]},
+    ),
+    "POWER7: column 2 is node 4 itself": (
+        box(POWER7, {4: "40 40 10 20 40 40 40 40", 8: "40 40 40 40 10 20 40 40"}),
+        {4: [4, 2], 8: [8]},
+    ),
+    "AMD with gaps: columns 4 and 6 are no nodes": (
+        box(AMD, {0: "10 16 16 22 16 22 16 22", 2: "16 22 10 16 16 16 16 16", 33: "22 16 16 10 16 22 16 22"}),
+        {0: [0, 1, 4, 6], 2: [2, 3, 4, 5, 6, 7], 33: [33]},
+    ),
+    "ia64: the nearest has no CPUs": (box(IA64, {0: "10 17 17 17" + " 20" * 12 + " 14"}), {0: [0, 16]}),
+    "memory without CPUs": (
+        box(PMEM, {0: "10 21 11 21 17 28 28 28", 4: "17 28 28 28 10 28 28 28"}),
+        {0: [0, 2], 4: [4, 0]},
+    ),
+    "one distance for all": (box(dict.fromkeys(range(8), 0), {0: "10" + " 10" * 7}), {0: [*range(8)]}),
+    "one distance for all, and two sockets": (box(NPS4, {0: "10" + " 10" * 7}), {0: [0, 1, 2, 3]}),
+    "one node": (box({0: 0}, {0: "10"}), {0: [0]}),
+    "no row": (box(SNC, {}), {0: [0], 3: [3]}),
+    "no such node": (box(SNC, SAME), {9: [9]}),
+    "an empty row": (box(SNC, {0: ""}), {0: [0]}),
+    "a row that is no numbers": (box(SNC, {0: "10 12 x 32"}), {0: [0]}),
+    "a NUL after the row": (box(SNC, SAME) | ending("10 12 12 12", f"{NODE}/node0/distance"), {0: [0]}),
+    "a space before the row": (box(SNC, {0: " 10 12 32 32"}), {0: [0, 1]}),
+    "rows too short": (box(SNC, dict.fromkeys(range(4), "10 12")), {0: [0, 1], 1: [1, 0], 2: [2]}),
+    "a NUL after the list of a neighbour": (
+        box(SNC, SAME) | ending("2", f"{NODE}/node2/cpulist"),
+        {0: [0, 1, 2]},
+    ),
+    "a NUL after the own list": (box(SNC, SAME) | ending("0", f"{NODE}/node0/cpulist"), {0: [0, 1, 2, 3]}),
+    "a NUL after a package": (
+        box(SNC, SAME) | ending("1", f"{CPU}/cpu3/topology/physical_package_id"),
+        {0: [0, 1, 3]},
+    ),
+    "the CPU of a neighbour is offline": (without(box(SNC, SAME), f"{CPU}/cpu2/topology"), {0: [0, 1, 2]}),
+    "sockets without a number": (box({0: -1, 1: -1, 2: -1, 3: 0}, SAME), {0: [0, 1, 2]}),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_list(name: str) -> None:
+    files, expected = LISTS[name]
+    known = topology(files).standard_nodes
+    assert {node: [*numa_nodes(node, known)] for node in expected} == expected
+
+
+def test_list_without_numa() -> None:
+    assert numa_nodes(0, topology(cpus({0: range(4)})).standard_nodes) == (0,)
+
+
+def test_list_takes_every_file_by_itself() -> None:
+    """Node 2 is not online: the graph has neither it nor the distances, whose number is another."""
+    found = topology(box(SNC, SAME) | {f"{NODE}/online": "0-1,3\n", f"{CPU}/cpu2/topology/physical_package_id": "0\n"})
+    assert [(one.id, one.distances) for one in found.memories or ()] == [(0, None), (1, None), (3, None)]
+    assert numa_nodes(0, found.standard_nodes) == (0, 1, 2)

@@ -78,6 +78,14 @@ class NumaNode(NamedTuple):
     unknown: UnknownFields = ()
 
 
+class StandardNode(NamedTuple):
+    """A NUMA node as the upstream Kubernetes helper reads it: for graph/standard.py alone."""
+
+    id: NumaId
+    distances: tuple[int, ...] | None  # node<N>/distance, by column; None where it does not take all for numbers
+    socket: int | None  # physical_package_id of the first CPU in node<N>/cpulist; None where it finds none
+
+
 class PcieLink(NamedTuple):
     """What a link could do at best."""
 
@@ -342,6 +350,7 @@ class Inventory:
     cpus: tuple[Cpu, ...] | None
     caches: tuple[Cache, ...] | None = None  # None: not asked for
     numa: tuple[NumaNode, ...] | None = None  # None: the kernel has no NUMA, or nothing is recorded
+    standard_nodes: tuple[StandardNode, ...] = ()
     pci: tuple[PciDevice, ...] | None = None  # None: no PCI bus here, or nothing is recorded
     buses: tuple[PciBus, ...] = ()
     slots: tuple[Slot, ...] = ()

@@ -8,7 +8,7 @@ from typing import TypeVar
 from topo_agent.diagnostics import Level, Notes
 from topo_agent.facts import Acs, GpuDirect, GpuLink, Inventory, Machine, PciDevice
 from topo_agent.host import Host
-from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma
+from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma, standard
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ def scan(host: Host, *, caches: bool = False, readiness: bool = False, acs: bool
         cpus=cpus,
         caches=source("cache", lambda: cpu.caches(host, notes, cpus or ())) if caches else None,
         numa=memory.nodes if memory else None,
+        standard_nodes=source("standard", lambda: standard.read(host)) or (),
         hugepages_now=memory.hugepages if memory else (),
         pci=bus.devices if bus else None,
         buses=bus.buses if bus else (),

@@ -34,6 +34,7 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
         caches=inventory.caches,
         packages=packages,
         memories=memories,
+        standard_nodes=inventory.standard_nodes,
         roots=roots,
         devices=joined,
         migs=join.migs(inventory, joined or ()) if inventory.migs else (),

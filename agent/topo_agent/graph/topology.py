@@ -17,6 +17,7 @@ from topo_agent.facts import (
     LinkState,
     Machine,
     PeerAccess,
+    StandardNode,
 )
 from topo_agent.graph.nodes import (
     Device,
@@ -45,6 +46,7 @@ class Topology:
     caches: tuple[Cache, ...] | None
     packages: tuple[Package, ...] | None
     memories: tuple[Memory, ...] | None
+    standard_nodes: tuple[StandardNode, ...] = ()  # for the list form of numaNode: graph/standard.py
     roots: tuple[Root, ...] | None
     devices: tuple[Device, ...] | None
     migs: tuple[Mig, ...] = ()
