@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.labs.apt import CannotStart
 
 _SECONDS = 1800.0
+_DAYS_KEPT = 30  # after its last use
 
 
 def built(module: Path, *, flags: Sequence[str] = (), environment: dict[str, str] | None = None) -> Path:
@@ -24,10 +26,14 @@ def built(module: Path, *, flags: Sequence[str] = (), environment: dict[str, str
     chosen = {"CGO_ENABLED": "0", **(environment or {})}
     program = _cache() / f"{module.name}-{_key(module, flags, chosen)}"
     if program.exists():
+        os.utime(program)
         return program
     if not shutil.which("go"):
         raise CannotStart(f"no go here, and no {program}")
     program.parent.mkdir(parents=True, exist_ok=True)
+    for other in program.parent.glob(f"{module.name}-*"):
+        if other.stat().st_mtime < time.time() - _DAYS_KEPT * 86400:
+            other.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=program.parent) as fresh:
         command = ["go", "build", "-mod=readonly", "-trimpath", *flags, "-o", f"{fresh}/program", "."]
         try:
