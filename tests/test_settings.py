@@ -171,6 +171,9 @@ BAD = {
     "label-keys": ["rack", "a.b/c", "a.b/c=rocks", "c=rack", "A.b/c=rack", "a.b/c=rack,a.b/c=leaf", "a.b/-=rack",
                    ",".join(f"a.b/c{number}=rack" for number in range(17))],
     "gpu-clique": ["perhaps"],
+    "slice-mode": ["", "on"],
+    "slice-numa": ["", "ints"],
+    "slice-vfs": ["perhaps"],
     "domain": ["", "Example.com", "a..b", "-a.b", "a_b", "a" * 64, "a.b.", "a/b"],
 }  # fmt: skip
 BAD_CASES = [(name, text) for name, texts in BAD.items() for text in texts]

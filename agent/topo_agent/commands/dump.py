@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from topo_agent.commands.answer import give, option
-from topo_agent.commands.labels import label_options, readings_of
+from topo_agent.commands.answer import CouldNot, give, option
+from topo_agent.commands.labels import label_options, readings_of, slice_of
 from topo_agent.commands.look import Look, colored, find, finish, looking, machine, width
 
 if TYPE_CHECKING:
     from topo_agent.graph.applied import Resolved
     from topo_agent.graph.nodes import DeviceKind
     from topo_agent.graph.topology import Topology
+    from topo_agent.host import Json
     from topo_agent.ids import Ref
     from topo_agent.settings import Settings
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(short_help="The machine, or what surrounds one device.")
 @click.argument("device", required=False)
 @option(
-    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml", "metrics", "labels"]),
+    "-f", "--format", "form", type=click.Choice(["tree", "matrix", "json", "yaml", "metrics", "labels", "slices"]),
     default="tree", show_default=True,
 )  # fmt: skip
 @option("--all", "everything", is_flag=True, help="Every function and bridge, nothing folded or counted.")
@@ -34,18 +35,24 @@ if TYPE_CHECKING:
 )
 @option("--metrics-pairs", "every_pair", is_flag=True, help="metrics: every pair of a GPU and a NIC or GPU, too.")
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@option(
+    "--other-slices", metavar="FILE",
+    help="slices: those of other drivers (`kubectl get resourceslices -o json`), whose functions are left out.",
+)  # fmt: skip
 @looking
 @label_options()
 def dump(
     look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, p2p: str | None,
-    every_pair: bool, color: str, settings: Settings,
+    every_pair: bool, color: str, other_slices: str | None, settings: Settings,
 ) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
     if p2p is not None and form != "matrix":
         raise click.UsageError("--p2p is a matrix: give -f matrix with it")
     if every_pair and form != "metrics":
         raise click.UsageError("--metrics-pairs is of the metrics: give -f metrics with it")
-    if device is not None and form in ("matrix", "metrics", "labels"):
+    if other_slices is not None and form != "slices":
+        raise click.UsageError("--other-slices is of slices: give -f slices with it")
+    if device is not None and form in ("matrix", "metrics", "labels", "slices"):
         raise click.UsageError(f"-f {form} is of the whole machine: it takes no DEVICE")
     chosen = _kinds(kinds) if form == "matrix" else []
     topology, operator = machine(look, caches=caches)
@@ -68,6 +75,8 @@ def dump(
         text = matrix(topology, chosen) if p2p is None else peer_access(topology, p2p)
     elif form == "labels":
         text = _labels(look, topology, operator, settings)
+    elif form == "slices":
+        text = _slices(topology, operator, settings, other_slices)
     elif form == "metrics":
         text = _metrics(topology, operator, pairs=every_pair)
     else:
@@ -95,6 +104,42 @@ def _labels(look: Look, topology: Topology, operator: Resolved, settings: Settin
         for sentence in missing(found, keys):
             click.echo(f"topo-agent: {sentence}", err=True)
     return labels(found, keys)
+
+
+def _slices(topology: Topology, operator: Resolved, settings: Settings, others: str | None) -> str:
+    """YAML of what would be published, but for the uid of the Node that owns it."""
+    import yaml
+
+    from topo_agent.graph.covered import NONE, covered
+    from topo_agent.publishers.kube.slices import body
+
+    found = NONE if others is None else covered(_listed(others, settings), by_others_than=settings.domain)
+    wanted = slice_of(topology, settings, readings_of(topology, operator, settings), found)
+    said = body(wanted, generation=1)
+    said["metadata"] = {"name": wanted.name}
+    return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _listed(path: str, settings: Settings) -> list[dict[str, Json]]:
+    """The ResourceSlices of this node in a list that kubectl wrote."""
+    import json
+
+    from topo_agent.daemon.start import node_name
+    from topo_agent.host import files
+
+    expected = "ResourceSlices (JSON)"
+    try:
+        said = json.loads(files.text(path, expected))
+    except files.Unreadable as error:
+        raise CouldNot(str(error)) from None
+    except (ValueError, RecursionError):
+        raise CouldNot(f"{path}: expected {expected}, and this is no JSON") from None
+    items = said.get("items") if isinstance(said, dict) else None
+    if not isinstance(items, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("spec"), dict) for one in items
+    ):
+        raise CouldNot(f"{path}: expected {expected}: an object with items")
+    return [one for one in items if one["spec"].get("nodeName") == node_name(settings)]
 
 
 def _document(topology: Topology, form: str, start: Ref | None) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from topo_agent.commands.answer import CouldNot, give, option
-from topo_agent.commands.labels import label_options, readings_of
+from topo_agent.commands.labels import label_options, readings_of, slice_of
 from topo_agent.commands.look import Look, finish, looking, machine
 
 if TYPE_CHECKING:
-    from topo_agent.daemon.kube import Settled
-    from topo_agent.publishers.kube.client import Client, Trouble
-    from topo_agent.publishers.kube.node import Node, Wanted
+    from topo_agent.host import Json
+    from topo_agent.publishers.kube.client import Client, Object
+    from topo_agent.publishers.kube.slices import Wanted
     from topo_agent.settings import Settings
 
 _DRY = option(
@@ -23,16 +25,17 @@ _DRY = option(
 )  # fmt: skip
 
 
-@click.group(short_help="Labels of this node in a Kubernetes cluster.")
+@click.group(short_help="Labels and the ResourceSlice of this node in a Kubernetes cluster.")
 def kube() -> None:
     """Publish what this server is made of in a Kubernetes cluster, or take it back."""
 
 
-@kube.command(short_help="Publish the labels of this node once.")
+@kube.command(short_help="Publish this node once.")
 @_DRY
+@option("--slices", "with_slice", is_flag=True, help="Its ResourceSlice, too: tainted unless it is to be allocatable.")
 @label_options("kubeconfig", "context")
 @looking
-def publish(look: Look, dry_run: str | None, settings: Settings) -> None:
+def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Settings) -> None:
     """Look at the machine once, and make the labels of its node say what was found.
 
     Nothing of others is touched: a label that somebody else owns stays as it is, and that is told. `topo-agent run
@@ -41,89 +44,139 @@ def publish(look: Look, dry_run: str | None, settings: Settings) -> None:
     from topo_agent.daemon.kube import remembered, wanted
     from topo_agent.daemon.log import now
     from topo_agent.daemon.start import settled
+    from topo_agent.graph.covered import NONE, covered
     from topo_agent.graph.held import Held
     from topo_agent.publishers.kube import node as nodes
+    from topo_agent.publishers.kube import slices
 
     topology, operator = machine(look)
     chosen = settled(settings)
     held = Held(agree=1)  # whoever types this has looked
     if dry_run == "client":
-        held.read(readings_of(topology, operator, settings), 0.0, now())
-        node = nodes.of({}, chosen.carrier)
-        give(json.dumps(nodes.patch(node, wanted(chosen, held.published)), indent=2) + "\n", look.output)
+        readings = readings_of(topology, operator, settings)
+        held.read(readings, 0.0, now())
+        sent: list[Json] = [nodes.patch(nodes.of({}, chosen.carrier), wanted(chosen, held.published))]
+        if with_slice:
+            sent.append(slices.body(slice_of(topology, settings, readings, NONE), generation=1))
+        give("".join(json.dumps(one, indent=2, ensure_ascii=False) + "\n" for one in sent), look.output)
         finish(topology, look)
         return
-    client = _client(settings)
-    node = _read(client, chosen)
-    held.remember(remembered(chosen, node, now()))
-    held.read(readings_of(topology, operator, settings, system_uuid=node.system_uuid), 0.0, now())
-    want = wanted(chosen, held.published)
-    for key in sorted(want.labels):
-        if node.others(key) and node.labels[key] != want.labels[key]:
-            who = ", ".join(sorted(node.others(key)))
-            click.echo(f"topo-agent: {key}: {who} says {node.labels[key]}, not {want.labels[key]}: left", err=True)
-    changed = not nodes.satisfied(node, want)
-    after = _apply(client, node, want, dry_run=dry_run == "server") if changed else node
+    with _asking("get and patch nodes"):
+        client = _client(settings)
+        node = nodes.read(client, chosen.carrier, whole=True)
+        held.remember(remembered(chosen, node, now()))
+        readings = readings_of(topology, operator, settings, system_uuid=node.system_uuid)
+        held.read(readings, 0.0, now())
+        want = wanted(chosen, held.published)
+        for key in sorted(want.labels):
+            if node.others(key) and node.labels[key] != want.labels[key]:
+                who = ", ".join(sorted(node.others(key)))
+                _tell(f"{key}: {who} says {node.labels[key]}, not {want.labels[key]}: left")
+        changed = not nodes.satisfied(node, want)
+        after = nodes.apply(client, node, want, dry_run=dry_run == "server") if changed else node
     give("".join(f"{key}={after.labels[key]}\n" for key in sorted(want.labels) if key in after.labels), look.output)
-    done = "would be written" if dry_run else "written"
-    click.echo(
-        f"topo-agent: {node.carrier.kind} {node.carrier.name}: {done if changed else 'nothing to change'}", err=True
-    )
+    _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {_done(changed=changed, dry_run=dry_run)}")
+    if with_slice:
+        with _asking("get, list, create, update and delete resourceslices and list deviceclasses"):
+            others = covered(_slices(client, settings), by_others_than=settings.domain)
+            _publish_slice(client, slice_of(topology, settings, readings, others), dry_run)
     finish(topology, look)
+
+
+def _publish_slice(client: Client, want: Wanted, dry_run: str | None) -> None:
+    from topo_agent.graph.covered import unguarded
+    from topo_agent.publishers.kube import node as nodes
+    from topo_agent.publishers.kube import slices
+
+    if slices.minor(client) < slices.SINCE:
+        raise CouldNot(f"{client.host}: slices need Kubernetes 1.{slices.SINCE}, where device taints are kept")
+    classes, _ = slices.listed(client.get(slices.CLASSES))
+    open_ = unguarded(classes)
+    if open_:
+        raise CouldNot(slices.OPEN.format(", ".join(open_)))
+    uid = nodes.read(client, nodes.node_carrier(want.node)).uid
+    want = want._replace(uid=uid)
+    found = slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={want.node}"))[0]
+    current = next((one for one in found if slices.about(one, "name") == want.name), None)
+    changed = current is None or not slices.same(current, want)
+    if changed and want.devices:
+        try:
+            slices.write(client, want, current, last=0, dry_run=dry_run is not None)
+        except slices.Dropped as error:
+            raise CouldNot(str(error)) from None
+    elif current is not None and not want.devices:
+        slices.delete(client, current, dry_run=dry_run is not None)
+    _tell(f"ResourceSlice {want.name}, {len(want.devices)} devices: {_done(changed=changed, dry_run=dry_run)}")
 
 
 @kube.command(short_help="Remove everything that topo-agent published.")
 @_DRY
 @label_options("kubeconfig", "context")
 def unpublish(dry_run: str | None, settings: Settings) -> None:
-    """Remove the labels and the annotation that topo-agent owns on its node, of any domain, and nothing else."""
+    """Remove what topo-agent published of its node: labels and annotations, of any domain, and the ResourceSlice of
+    its driver. Nothing else is touched.
+    """
     from topo_agent.daemon.start import settled
     from topo_agent.publishers.kube import node as nodes
+    from topo_agent.publishers.kube import slices
 
     chosen = settled(settings)
+    empty = nodes.of({}, chosen.carrier)
     if dry_run == "client":
-        empty = nodes.of({}, chosen.carrier)
         give(json.dumps(nodes.patch(empty, nodes.NOTHING), indent=2) + "\n", None)
         return
-    client = _client(settings)
-    node = _read(client, chosen)
-    gone = sorted(node.ours)
-    if not nodes.satisfied(node, nodes.NOTHING):
-        _apply(client, node, nodes.NOTHING, dry_run=dry_run == "server")
+    server = dry_run == "server"
+    with _asking("get and patch nodes"):
+        client = _client(settings)
+        node = nodes.read(client, chosen.carrier, whole=True)
+        gone = sorted(node.ours)
+        if not nodes.satisfied(node, nodes.NOTHING):
+            nodes.apply(client, node, nodes.NOTHING, dry_run=server)
+        nodes.forget(client, node, dry_run=server)
     give("".join(f"{key}-\n" for key in gone), None)
-    done = f"{len(gone)} labels {'would be ' if dry_run else ''}removed" if gone else "nothing of ours is there"
-    click.echo(f"topo-agent: {node.carrier.kind} {node.carrier.name}: {done}", err=True)
+    done = f"{len(gone)} labels {'would be ' if dry_run else ''}removed" if gone else "no label of ours is there"
+    _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {done}")
+    with _asking("list and delete resourceslices"):
+        for one in slices.ours(_slices(client, settings), settings.domain):
+            slices.delete(client, one, dry_run=server)
+            _tell(f"ResourceSlice {slices.about(one, 'name')}: {'would be ' if dry_run else ''}removed")
+
+
+def _slices(client: Client, settings: Settings) -> list[Object]:
+    """All of this node; none where the cluster does not know them."""
+    from topo_agent.daemon.start import node_name
+    from topo_agent.publishers.kube import slices
+    from topo_agent.publishers.kube.client import Trouble
+
+    try:
+        return slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={node_name(settings)}"))[0]
+    except Trouble as error:
+        if error.kind == "not_found":
+            return []
+        raise
 
 
 def _client(settings: Settings) -> Client:
-    from topo_agent.publishers.kube.client import Client, Trouble
+    from topo_agent.publishers.kube.client import Client
 
-    try:
-        return Client(kubeconfig=settings.kubeconfig, context=settings.context)
-    except Trouble as error:
-        raise CouldNot(str(error)) from None
+    return Client(kubeconfig=settings.kubeconfig, context=settings.context)
 
 
-def _read(client: Client, chosen: Settled) -> Node:
-    from topo_agent.publishers.kube import node as nodes
+@contextlib.contextmanager
+def _asking(right: str) -> Iterator[None]:
+    """Trouble with the cluster is one line, and status 3."""
     from topo_agent.publishers.kube.client import Trouble
 
     try:
-        return nodes.read(client, chosen.carrier, whole=True)
+        yield
     except Trouble as error:
-        raise _could_not(error, "get") from None
+        hint = f"; this account needs the right to {right}, see docs/kubernetes.md" if error.kind == "forbidden" else ""
+        raise CouldNot(f"{error}{hint}") from None
 
 
-def _apply(client: Client, node: Node, want: Wanted, *, dry_run: bool) -> Node:
-    from topo_agent.publishers.kube import node as nodes
-    from topo_agent.publishers.kube.client import Trouble
-
-    try:
-        return nodes.apply(client, node, want, dry_run=dry_run)
-    except Trouble as error:
-        raise _could_not(error, "patch") from None
+def _done(*, changed: bool, dry_run: str | None) -> str:
+    return ("would be written" if dry_run else "written") if changed else "nothing to change"
 
 
-def _could_not(error: Trouble, right: str) -> CouldNot:
-    hint = f"; this account needs the right to {right} it, see docs/kubernetes.md" if error.kind == "forbidden" else ""
-    return CouldNot(f"{error}{hint}")
+def _tell(sentence: str) -> None:
+    click.echo(f"topo-agent: {sentence}", err=True)

@@ -15,11 +15,13 @@ from topo_agent.settings import SETTINGS, values
 
 if TYPE_CHECKING:
     from topo_agent.graph.applied import Resolved
+    from topo_agent.graph.covered import Covered
     from topo_agent.graph.fabric import Reading
     from topo_agent.graph.topology import Topology
+    from topo_agent.publishers.kube.slices import Wanted
     from topo_agent.settings import Settings
 
-_NAMES = ("node", "mapping", "label_keys", "gpu_clique", "domain")
+_NAMES = ("node", "mapping", "label_keys", "gpu_clique", "slice_mode", "slice_numa", "slice_vfs", "domain")
 
 
 def label_options(*more: str) -> Callable[[F], F]:
@@ -70,3 +72,22 @@ def readings_of(
         except (files.Unreadable, mapping.BadMapping) as error:
             raise CouldNot(str(error)) from None
     return readings(topology, pairing.pairs(topology, operator), place)
+
+
+def slice_of(topology: Topology, settings: Settings, readings: dict[str, Reading], others: Covered) -> Wanted:
+    """The ResourceSlice of this machine, without the uid of its Node; what had to be cut is told."""
+    from topo_agent.daemon.start import node_name
+    from topo_agent.publishers.kube.slices import SHARED, Wanted, taint
+    from topo_agent.views.slices import candidates, fitted
+
+    shared = {
+        word: raw for name, word in SHARED.items() if name in readings and (raw := readings[name].raw) is not None
+    }
+    found = candidates(topology, numa=settings.slice_numa, virtual=settings.slice_vfs)
+    left = [one for one in found if not others.has(one.address, one.uid)]
+    allocatable = settings.slice_mode == "allocatable"
+    fit = fitted(left, shared, taint=None if allocatable else taint(settings.domain))
+    for what, count in fit.cut.items():
+        if count:
+            click.echo(f"topo-agent: {count} {what} do not fit into one ResourceSlice and are cut", err=True)
+    return Wanted(node_name(settings), "", settings.domain, fit.devices, allocatable)

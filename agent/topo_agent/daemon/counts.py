@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from topo_agent import __version__
 from topo_agent.host import Json
@@ -60,6 +61,15 @@ class Counts:
         ]  # fmt: skip
 
 
+def together(parts: Iterable[Iterable[Family]]) -> list[Family]:
+    """Families of one name made one."""
+    found: dict[str, Family] = {}
+    for family in (one for part in parts for one in part):
+        first = found.setdefault(str(family["name"]), {**family, "samples": []})
+        first["samples"] = [*cast("list[Json]", first["samples"]), *cast("list[Json]", family["samples"])]
+    return list(found.values())
+
+
 def published(sink: str, results: Mapping[str, int], labels: Iterable[tuple[str, str, str, str]]) -> list[Family]:
     """What a publisher of labels did, and what it stands for: (key, value, state, source) of each."""
     done: list[Json] = [[{"sink": sink, "result": result}, count] for result, count in results.items()]
@@ -69,6 +79,17 @@ def published(sink: str, results: Mapping[str, int], labels: Iterable[tuple[str,
     return [
         _family("topo_agent_publish", "counter", "", "Attempts to publish, by where and how they ended.", done),
         _family("topo_label", "info", "", "Labels that stand: published, or suspect while nobody is sure.", said),
+    ]
+
+
+def sliced(results: Mapping[str, int], cut: Mapping[str, int], held: str | None) -> list[Family]:
+    """What the publisher of slices did, and what did not fit."""
+    done: list[Json] = [[{"sink": "resource_slice", "result": result}, count] for result, count in results.items()]
+    lost: list[Json] = [[{"what": what}, count] for what, count in cut.items()]
+    return [
+        _family("topo_agent_publish", "counter", "", "Attempts to publish, by where and how they ended.", done),
+        _family("topo_slice_cut", "gauge", "", "What did not fit into the ResourceSlice and was cut.", lost),
+        _gauge("topo_slice_held", "", "1 while the ResourceSlice is held back, 0 otherwise.", int(held is not None)),
     ]
 
 

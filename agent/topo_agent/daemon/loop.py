@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import Counts
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.notify import Notify
-from topo_agent.daemon.offer import Offer, Seen
+from topo_agent.daemon.offer import DeviceData, Offer, Seen
 from topo_agent.daemon.repeated import Repeated
 from topo_agent.daemon.schedule import Schedule
 from topo_agent.daemon.worker import Worker
@@ -73,6 +73,15 @@ class Publisher(Protocol):
     def stop(self) -> None: ...
 
 
+class Slices(Protocol):
+    """Takes the devices that a ResourceSlice should have; none of it waits for a cluster."""
+
+    @property
+    def undecided(self) -> bool: ...
+
+    def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None: ...
+
+
 class Loop:
     """`offer` and `counts` are read by others meanwhile; everything else is the loop's own."""
 
@@ -87,12 +96,13 @@ class Loop:
         wakers: list[Waker],
         polling: bool,
         labels: Publisher | None,
+        slices: Slices | None,
         reload: Callable[[], Settings],
         notify: Notify,
     ) -> None:
         self._settings, self._source, self._log = settings, source, log
         self._offer, self._counts, self._wakers = offer, counts, wakers
-        self._polling, self._labels = polling, labels
+        self._polling, self._labels, self._slices = polling, labels, slices
         self._reload, self._notify = reload, notify
         self._schedule = Schedule(self._every(), time.monotonic())
         self._repeated = Repeated()
@@ -201,7 +211,9 @@ class Loop:
             "again": [*self._repeated.again(now)],
             "mapping": self._settings.mapping or None,
             "names": [*self._labels.names] if self._labels else [],
-            "labels": self._labels is not None,
+            "labels": self._labels is not None or self._slices is not None,
+            "slices": self._settings.slice_numa if self._slices else "",
+            "virtual": self._settings.slice_vfs,
             "first": self._offer.seen is None,
         }
         self._schedule.scanning(now)
@@ -270,10 +282,13 @@ class Loop:
 
     def _label(self, seen: Seen, now: float) -> None:
         """What is new is looked at again soon: one reading is none."""
+        readings = {name: Reading(*reading) for name, reading in seen.labels.items()}
         if self._labels is not None:
-            self._labels.read({name: Reading(*reading) for name, reading in seen.labels.items()}, now)
-            if self._labels.undecided:
-                self._schedule.retry(now + _CONFIRM)
+            self._labels.read(readings, now)
+        if self._slices is not None:
+            self._slices.read(seen.devices, readings, now)
+        if any(one is not None and one.undecided for one in (self._labels, self._slices)):
+            self._schedule.retry(now + _CONFIRM)
 
     def _changed(self, before: Seen | None, seen: Seen) -> None:
         """What differs is in the file. What a driver adds to the first look is no change of the machine."""
@@ -340,7 +355,7 @@ class Loop:
 
 _FIXED = (
     "listen", "tls_certificate", "tls_key", "tls_client_ca", "labels", "nfd_namespace", "nfd_file", "node",
-    "kubeconfig", "context", "mapping", "label_keys", "gpu_clique", "domain",
+    "kubeconfig", "slice_mode", "context", "mapping", "label_keys", "gpu_clique", "domain",
 )  # fmt: skip
 _OF_FILES = ("state_dir", "state_mode", "state_group", "history")
 

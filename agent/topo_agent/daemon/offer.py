@@ -17,6 +17,10 @@ Families = Callable[[], Iterable[Json]]
 _LATE = 30.0  # seconds: a loop that is later than it said hangs
 
 
+DeviceData = tuple[str, str | None, str, dict[str, Json]]
+"""A candidate of a ResourceSlice (views.slices.Candidate) as JSON has it."""
+
+
 class Seen(NamedTuple):
     """One answer of the scanner."""
 
@@ -31,6 +35,7 @@ class Seen(NamedTuple):
     families: list[Json]
     low: list[str]  # links below their maximum in this reading
     labels: dict[str, tuple[Standing, str | None, str, str]]  # readings by name, as JSON has them
+    devices: list[DeviceData]
     cost: dict[str, float]
 
     def same_structure(self, other: Seen | None) -> bool:

@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 import time
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from topo_agent.facts import Inventory
 from topo_agent.graph import checks, pairing
@@ -42,6 +42,8 @@ class Question(NamedTuple):
     mapping: str | None = None  # a file that says where nodes stand
     names: tuple[str, ...] = ()  # of this node, in that file
     labels: bool = False  # what the node's labels should say
+    slices: str = ""  # the devices of its ResourceSlice, too: how they say their NUMA node, "scalar" or "list"
+    virtual: bool = False  # virtual functions among them
     first: bool = False  # nothing is known yet: what sysfs tells is worth hearing before a driver answers
 
     @classmethod
@@ -97,7 +99,7 @@ def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _K
     # Not `==` of inventories: that is blind to what moves by itself.
     facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
     place = _place(question) if question.labels else None
-    found = (overlay, question.pairs, question.again, quick, place, *facts)
+    found = (overlay, question.pairs, question.again, question.slices, question.virtual, quick, place, *facts)
     if kept is not None and kept.found == found:
         forms = kept.answer
     else:
@@ -126,7 +128,15 @@ def _forms(inventory: Inventory, overlay: Overlay, question: Question, place: Pl
         "tree": tree.tree(topology, width=_WIDTH),
         "status": ", ".join(summary.counts(topology)),
         "labels": {} if place is None else _labels(topology, choices, place),
+        "devices": _devices(topology, question) if question.slices else [],
     }
+
+
+def _devices(topology: Topology, question: Question) -> list[Json]:
+    from topo_agent.views.slices import candidates
+
+    numa: Literal["scalar", "list"] = "list" if question.slices == "list" else "scalar"
+    return [[*one] for one in candidates(topology, numa=numa, virtual=question.virtual)]
 
 
 def _labels(topology: Topology, choices: tuple[pairing.Choice, ...], place: Place) -> dict[str, Json]:

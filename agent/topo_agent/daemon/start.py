@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from topo_agent.daemon import malloc
-from topo_agent.daemon.counts import Counts
+from topo_agent.daemon.counts import Counts, together
 from topo_agent.daemon.features import Features
 from topo_agent.daemon.kube import Labels, Settled
 from topo_agent.daemon.log import Log
@@ -20,6 +21,9 @@ from topo_agent.publishers.http import Server, Tls
 from topo_agent.publishers.kube.node import nfd_carrier, node_carrier
 from topo_agent.settings import Settings
 
+if TYPE_CHECKING:
+    from topo_agent.daemon.slices import Slices
+
 
 def start(
     settings: Settings, *, source: str | None, reload: Callable[[], Settings], environment: Mapping[str, str]
@@ -29,8 +33,9 @@ def start(
     log = Log(settings.log_format, journal="JOURNAL_STREAM" in environment)
     counts = Counts()
     wakers = [*_wakers(log)] if source is None else []
-    labels = _labels(settings, log)
-    offer = Offer(lambda: [*counts.families(), *(labels.families() if labels else ())], time.monotonic)
+    labels, slices = _labels(settings, log), _slices(settings, log)
+    publishers = [one for one in (labels, slices) if one is not None]
+    offer = Offer(lambda: together([counts.families(), *(one.families() for one in publishers)]), time.monotonic)
     loop = Loop(
         settings,
         source=source,
@@ -40,6 +45,7 @@ def start(
         wakers=[*wakers, *_mapping(settings, log)],
         polling=not wakers,
         labels=labels,
+        slices=slices,
         reload=reload,
         notify=Notify(environment),
     )
@@ -48,12 +54,12 @@ def start(
     try:
         for address in server.addresses:
             log.note("listening", str(address))
-        if labels is not None:
-            labels.start()
+        for one in publishers:
+            one.start()
         loop.run()
     finally:
-        if labels is not None:
-            labels.stop()
+        for one in publishers:
+            one.stop()
         server.stop()
 
 
@@ -81,9 +87,23 @@ def _labels(settings: Settings, log: Log) -> Publisher | None:
     return Labels(chosen, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
 
 
+def _slices(settings: Settings, log: Log) -> Slices | None:
+    if settings.slice_mode == "off":
+        return None
+    from topo_agent.daemon.slices import Form, Slices
+    from topo_agent.publishers.kube.client import Client
+
+    form = Form(node_name(settings), settings.domain, settings.slice_mode, settings.slice_numa == "list")
+    return Slices(form, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
+
+
+def node_name(settings: Settings) -> str:
+    return settings.node or socket.gethostname().lower()
+
+
 def settled(settings: Settings) -> Settled:
     """What of the settings is of labels."""
-    name = settings.node or socket.gethostname().lower()
+    name = node_name(settings)
     carrier = nfd_carrier(name, settings.nfd_namespace) if settings.labels == "nfd" else node_carrier(name)
     return Settled(
         name, carrier, settings.domain, keys(settings.domain, settings.label_keys, gpu_clique=settings.gpu_clique)

@@ -127,6 +127,16 @@ class Settings:
         values.SWITCH, "false", "Publish nvidia.com/gpu.clique by the rule of NVIDIA's GPU feature discovery, unless "
         "somebody else does.", "true",
     )  # fmt: skip
+    slice_mode: Literal["off", "inventory", "allocatable"] = _setting(
+        values.one_of("off", "inventory", "allocatable"), "off",
+        "Publish a ResourceSlice of this node: tainted devices that only inform, or devices to be allocated.",
+        "inventory",
+    )  # fmt: skip
+    slice_numa: Literal["scalar", "list"] = _setting(
+        values.one_of("scalar", "list"), "scalar",
+        "How numaNode is published there; list needs the feature gate DRAListTypeAttributes.", "list",
+    )  # fmt: skip
+    slice_vfs: bool = _setting(values.SWITCH, "false", "Publish virtual functions there, too.", "true")
     domain: str = _setting(
         values.DOMAIN, "topo-agent.io", "The domain of labels and of the driver.", "topology.example.com"
     )

@@ -62,24 +62,54 @@ class Client:
     def host(self) -> str:
         return str(self._configuration.host)
 
-    def get(self, path: str, *, accept: str = "application/json") -> Object:
-        return self._whole("GET", path, {}, {"Accept": accept})
+    def get(self, path: str, *, accept: str = "application/json", field: str = "") -> Object:
+        """One object, or a list of those that `field` selects."""
+        return self._whole("GET", path, {"fieldSelector": field} if field else {}, {"Accept": accept})
 
-    def apply(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
+    def apply(self, path: str, body: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
         """Server-side apply, never forced. Trouble of kind "conflict" carries the server's Status as its answer."""
-        query = {"fieldManager": MANAGER, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
-        headers = {"Accept": "application/json", "Content-Type": "application/apply-patch+yaml"}
-        return self._whole("PATCH", path, query, headers, json.dumps(body).encode())
+        return self._write("PATCH", path, body, "application/apply-patch+yaml", manager, dry_run=dry_run)
 
-    def delete(self, path: str) -> Object:
-        return self._whole("DELETE", path, {}, {"Accept": "application/json"})
+    def create(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
+        return self._write("POST", path, body, dry_run=dry_run)
+
+    def update(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
+        """The whole object; of another resourceVersion than it says is a conflict."""
+        return self._write("PUT", path, body, dry_run=dry_run)
+
+    def delete(self, path: str, *, uid: str, dry_run: bool = False) -> None:
+        """The object of that uid; what is gone already is gone."""
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if dry_run:
+            body["dryRun"] = ["All"]
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        try:
+            self._whole("DELETE", path, {}, headers, json.dumps(body).encode())
+        except Trouble as error:
+            if error.kind not in ("not_found", "conflict"):
+                raise
+
+    def _write(
+        self,
+        verb: str,
+        path: str,
+        body: Object,
+        kind: str = "application/json",
+        manager: str = MANAGER,
+        *,
+        dry_run: bool,
+    ) -> Object:
+        """Strictly: a field that the server does not know is an error."""
+        query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        headers = {"Accept": "application/json", "Content-Type": kind}
+        return self._whole(verb, path, query, headers, json.dumps(body).encode())
 
     def watch(self, path: str, *, field: str, version: str, seconds: int, accept: str = METADATA) -> Watch:
         """An open watch of the objects that `field` selects, from the version on."""
         query = {
-            "watch": "true", "fieldSelector": field, "resourceVersion": version, "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(seconds),
+            "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
         }  # fmt: skip
+        query |= {"fieldSelector": field} if field else {}
         answer = self._request("GET", path, query, {"Accept": accept}, None, read=_SILENT)
         if answer.status != 200:
             raise self._refused(answer, "WATCH")

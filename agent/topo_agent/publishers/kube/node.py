@@ -23,6 +23,10 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _TRIES = 3
 
 
+OF_SLICES = f"{MANAGER}-slices"
+"""Who owns the annotation that the publisher of slices keeps: what one applies must not take from the other."""
+
+
 class Carrier(NamedTuple):
     """The object that has the labels."""
 
@@ -64,6 +68,7 @@ class Node(NamedTuple):
     annotations: Mapping[str, str]
     owners: Mapping[str, frozenset[str]]  # label -> managers
     annotated: frozenset[str]  # annotations of ours
+    remembered: frozenset[str]  # annotations of the publisher of slices
     system_uuid: str | None = None  # status.nodeInfo.systemUUID; None where only metadata was read
 
     def others(self, key: str) -> frozenset[str]:
@@ -116,6 +121,7 @@ def of(said: Object, carrier: Carrier) -> Node:
         annotations={key: str(text) for key, text in _map(about.get("annotations")).items()},
         owners=_owners(managed, carrier.part, "labels"),
         annotated=frozenset(key for key, who in annotated.items() if MANAGER in who),
+        remembered=frozenset(key for key, who in annotated.items() if OF_SLICES in who),
         system_uuid=uuid if isinstance(uuid, str) else None,
     )
 
@@ -158,6 +164,14 @@ def apply(client: Client, node: Node, wanted: Wanted, *, dry_run: bool = False) 
                 raise
             node = fresh
     raise Trouble("conflict", f"{client.host}: others write the labels of {node.carrier.name} at the same time")
+
+
+def forget(client: Client, node: Node, *, dry_run: bool = False) -> None:
+    """Take back what the publisher of slices remembers at a Node."""
+    if node.remembered and node.carrier.kind == "Node":
+        about: dict[str, Json] = {"name": node.carrier.name, "uid": node.uid}
+        said: Object = {"apiVersion": "v1", "kind": "Node", "metadata": about}
+        client.apply(node.carrier.path, said, manager=OF_SLICES, dry_run=dry_run)
 
 
 def memory(facts: Mapping[str, Fact]) -> str:
