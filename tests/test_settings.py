@@ -174,6 +174,7 @@ BAD = {
     "slice-mode": ["", "on"],
     "slice-numa": ["", "ints"],
     "slice-vfs": ["perhaps"],
+    "dranet-socket": ["dranet"],
     "domain": ["", "Example.com", "a..b", "-a.b", "a_b", "a" * 64, "a.b.", "a/b"],
 }  # fmt: skip
 BAD_CASES = [(name, text) for name, texts in BAD.items() for text in texts]

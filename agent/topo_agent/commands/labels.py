@@ -83,8 +83,8 @@ def slice_of(topology: Topology, settings: Settings, readings: dict[str, Reading
     shared = {
         word: raw for name, word in SHARED.items() if name in readings and (raw := readings[name].raw) is not None
     }
-    found = candidates(topology, numa=settings.slice_numa, virtual=settings.slice_vfs)
-    left = [one for one in found if not others.has(one.address, one.uid)]
+    found = candidates(topology, numa=settings.slice_numa)
+    left = [one for one in found if not others.has(one.address, one.uid) and (settings.slice_vfs or not one.virtual)]
     allocatable = settings.slice_mode == "allocatable"
     fit = fitted(left, shared, taint=None if allocatable else taint(settings.domain))
     for what, count in fit.cut.items():

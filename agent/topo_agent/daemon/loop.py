@@ -212,8 +212,7 @@ class Loop:
             "mapping": self._settings.mapping or None,
             "names": [*self._labels.names] if self._labels else [],
             "labels": self._labels is not None or self._slices is not None,
-            "slices": self._settings.slice_numa if self._slices else "",
-            "virtual": self._settings.slice_vfs,
+            "slices": self._settings.slice_numa if self._slices or self._settings.dranet_socket else "",
             "first": self._offer.seen is None,
         }
         self._schedule.scanning(now)
@@ -354,8 +353,9 @@ class Loop:
 
 
 _FIXED = (
+    "dranet_socket",
     "listen", "tls_certificate", "tls_key", "tls_client_ca", "labels", "nfd_namespace", "nfd_file", "node",
-    "kubeconfig", "slice_mode", "context", "mapping", "label_keys", "gpu_clique", "domain",
+    "kubeconfig", "slice_mode", "slice_vfs", "context", "mapping", "label_keys", "gpu_clique", "domain",
 )  # fmt: skip
 _OF_FILES = ("state_dir", "state_mode", "state_group", "history")
 

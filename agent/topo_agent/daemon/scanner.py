@@ -43,7 +43,6 @@ class Question(NamedTuple):
     names: tuple[str, ...] = ()  # of this node, in that file
     labels: bool = False  # what the node's labels should say
     slices: str = ""  # the devices of its ResourceSlice, too: how they say their NUMA node, "scalar" or "list"
-    virtual: bool = False  # virtual functions among them
     first: bool = False  # nothing is known yet: what sysfs tells is worth hearing before a driver answers
 
     @classmethod
@@ -99,7 +98,7 @@ def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _K
     # Not `==` of inventories: that is blind to what moves by itself.
     facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
     place = _place(question) if question.labels else None
-    found = (overlay, question.pairs, question.again, question.slices, question.virtual, quick, place, *facts)
+    found = (overlay, question.pairs, question.again, question.slices, quick, place, *facts)
     if kept is not None and kept.found == found:
         forms = kept.answer
     else:
@@ -136,7 +135,7 @@ def _devices(topology: Topology, question: Question) -> list[Json]:
     from topo_agent.views.slices import candidates
 
     numa: Literal["scalar", "list"] = "list" if question.slices == "list" else "scalar"
-    return [[*one] for one in candidates(topology, numa=numa, virtual=question.virtual)]
+    return [[*one] for one in candidates(topology, numa=numa)]
 
 
 def _labels(topology: Topology, choices: tuple[pairing.Choice, ...], place: Place) -> dict[str, Json]:

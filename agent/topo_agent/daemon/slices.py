@@ -39,6 +39,7 @@ class Form(NamedTuple):
     domain: str
     mode: Literal["inventory", "allocatable"]
     lists: bool  # numaNode as a list
+    virtual: bool  # virtual functions, too
 
     @property
     def taint(self) -> str | None:
@@ -111,7 +112,9 @@ class Slices(Keeper):
 
     def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None:
         """What a scan found."""
-        found = tuple(Candidate(*one) for one in devices)
+        found = tuple(
+            one for one in (Candidate(*device) for device in devices) if self._form.virtual or not one.virtual
+        )
         with self._lock:
             before = (self._candidates, self._held.published, self._settled)
             self._candidates = found

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from topo_agent.daemon import malloc
 from topo_agent.daemon.counts import Counts, together
+from topo_agent.daemon.dranet import Webhook
 from topo_agent.daemon.features import Features
 from topo_agent.daemon.kube import Labels, Settled
 from topo_agent.daemon.log import Log
@@ -49,18 +51,20 @@ def start(
         reload=reload,
         notify=Notify(environment),
     )
-    server = Server(settings.listen, offer.pages, tls=_tls(settings))
-    server.start()
-    try:
-        for address in server.addresses:
+    servers = [Server(settings.listen, offer.pages, tls=_tls(settings))]
+    if settings.dranet_socket:
+        webhook = Webhook(offer, settings.domain)
+        servers.append(Server([f"unix:{settings.dranet_socket}"], webhook.pages, calls=webhook.calls))
+    with ExitStack() as started:
+        for server in servers:
+            server.start()
+            started.callback(server.stop)
+        for address in (one for server in servers for one in server.addresses):
             log.note("listening", str(address))
         for one in publishers:
             one.start()
+            started.callback(one.stop)
         loop.run()
-    finally:
-        for one in publishers:
-            one.stop()
-        server.stop()
 
 
 def _wakers(log: Log) -> Iterator[Waker]:
@@ -93,7 +97,9 @@ def _slices(settings: Settings, log: Log) -> Slices | None:
     from topo_agent.daemon.slices import Form, Slices
     from topo_agent.publishers.kube.client import Client
 
-    form = Form(node_name(settings), settings.domain, settings.slice_mode, settings.slice_numa == "list")
+    form = Form(
+        node_name(settings), settings.domain, settings.slice_mode, settings.slice_numa == "list", settings.slice_vfs
+    )
     return Slices(form, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
 
 

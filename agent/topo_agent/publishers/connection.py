@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 Pages = Callable[[str, str], Page | None]
 """A path without its query, and the header Accept -> the page there; None is 404."""
 
+Calls = Callable[[str, bytes], Page | None]
+"""A path and the body that was posted there -> the answer; None is 404."""
+
+BODY = 4096
+"""Bytes of a body that is posted."""
+
 READING, ANSWERING, WRITING = range(3)
 """What a connection does."""
 
@@ -52,7 +58,9 @@ class Connection:
         limits: Limits,
         context: ssl.SSLContext | None,
         lock: threading.Condition,
+        calls: Calls | None = None,
     ) -> None:
+        self._calls = calls
         self._socket = accepted
         self._pages = pages
         self._limits = limits
@@ -105,7 +113,7 @@ class Connection:
     def _serve_one(self, lines: requests.Lines) -> bool:
         """May the client ask again?"""
         try:
-            request = requests.read(lines)
+            request = requests.read(lines, BODY if self._calls else 0)
         except Refused as error:
             self._now(WRITING)
             self._write(*responses.refusal(error.status))
@@ -128,6 +136,8 @@ class Connection:
         return keep
 
     def _page(self, request: Request) -> Page:
+        if request.method == "POST" and self._calls is not None:
+            return self._calls(request.path, request.body) or responses.plain(404)
         if request.method not in METHODS:
             return responses.plain(405)
         return self._pages(request.path, request.headers.get("accept", "")) or responses.plain(404)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from topo_agent.publishers import addresses, sockets, tls
-from topo_agent.publishers.connection import Connection, Cut, Limits, Pages
+from topo_agent.publishers.connection import Calls, Connection, Cut, Limits, Pages
 from topo_agent.publishers.response import Page
 from topo_agent.publishers.tls import Tls
 
@@ -32,15 +32,21 @@ class Server:
     once is answered, however many hold connections open. Where every thread makes a page just then, the new connection
     waits for one, and is closed after a second.
 
-    `pages` is called by several threads at a time; it should answer at once. TLS is for TCP only: a Unix socket is
-    guarded by the mode of its file, 0660.
+    `pages`, and `calls` where something may be posted, are called by several threads at a time; they should answer at
+    once. TLS is for TCP only: a Unix socket is guarded by the mode of its file, 0660.
     """
 
     def __init__(
-        self, listen: Sequence[str], pages: Pages, *, tls: Tls | None = None, limits: Limits | None = None
+        self,
+        listen: Sequence[str],
+        pages: Pages,
+        *,
+        tls: Tls | None = None,
+        limits: Limits | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self._listen = [addresses.parse(one) for one in listen]
-        self._pages = pages
+        self._pages, self._calls = pages, calls
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         self._limits = limits or Limits()
@@ -115,7 +121,7 @@ class Server:
             self._stopping.wait(_SHORT_OF)
             return
         context = None if listener.address.path else self._context
-        connection = Connection(accepted, self._pages, self._limits, context, self._changed)
+        connection = Connection(accepted, self._pages, self._limits, context, self._changed, self._calls)
         if not self._begin(connection):
             connection.close()
 

@@ -1,4 +1,4 @@
-"""The head of an HTTP request, read strictly and bounded -> Request. There are no bodies."""
+"""An HTTP request, read strictly and bounded -> Request. Bodies are for POST, where it is taken at all."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Lines(Protocol):
 
     def readline(self, size: int, /) -> bytes: ...
 
+    def read(self, size: int, /) -> bytes: ...
+
 
 class Refused(Exception):
     """A request that gets `status`, and then the connection ends: nobody knows where the next one would begin."""
@@ -38,10 +40,14 @@ class Request(NamedTuple):
     path: str
     headers: Mapping[str, str]  # names in lower case; several of one name are joined by ", "
     keep: bool
+    body: bytes = b""
 
 
-def read(lines: Lines) -> Request | None:
-    """The next request; None where the client has gone. Refused, and OSError of the connection."""
+def read(lines: Lines, most: int = 0) -> Request | None:
+    """The next request; None where the client has gone. Refused, and OSError of the connection.
+
+    `most`: bytes of the body of a POST; 0 where none is taken.
+    """
     line = _line(lines, 414)
     if line == b"":
         line = _line(lines, 414)  # RFC 9112, 2.2: one empty line before a request is passed over
@@ -53,10 +59,20 @@ def read(lines: Lines) -> Request | None:
         return None
     if version == b"HTTP/1.1" and "host" not in headers:
         raise Refused(400)
+    body = b""
     if _has_body(headers):
-        raise Refused(413 if method in ("GET", "HEAD") else 405)
+        if method != "POST" or not most:
+            raise Refused(413 if method in ("GET", "HEAD") else 405)
+        length = headers.get("content-length", "").lstrip("0")
+        if "transfer-encoding" in headers or not length:
+            raise Refused(411)
+        if len(length) > len(str(most)) or int(length) > most:
+            raise Refused(413)
+        body = lines.read(int(length))
+        if len(body) < int(length):
+            return None
     options = {one.strip().lower() for one in headers.get("connection", "").split(",")}
-    return Request(method, path, headers, version != b"HTTP/1.0" and "close" not in options)
+    return Request(method, path, headers, version != b"HTTP/1.0" and "close" not in options, body)
 
 
 def _has_body(headers: Mapping[str, str]) -> bool:

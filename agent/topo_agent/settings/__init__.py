@@ -137,6 +137,9 @@ class Settings:
         "How numaNode is published there; list needs the feature gate DRAListTypeAttributes.", "list",
     )  # fmt: skip
     slice_vfs: bool = _setting(values.SWITCH, "false", "Publish virtual functions there, too.", "true")
+    dranet_socket: str = _setting(
+        values.path(), "", "A Unix socket where dranet's webhook is answered; empty for none.", "/run/topo-agent/dranet"
+    )
     domain: str = _setting(
         values.DOMAIN, "topo-agent.io", "The domain of labels and of the driver.", "topology.example.com"
     )

@@ -19,6 +19,7 @@ from topo_agent.ids import Ref
 from topo_agent.views import names
 
 STANDARD = "resource.kubernetes.io/"
+PHYSICAL = "physicalFunction"
 KINDS: tuple[DeviceKind, ...] = ("gpu", "nic", "nvme")
 NumaForm = Literal["scalar", "list"]
 
@@ -38,6 +39,10 @@ class Candidate(NamedTuple):
     name: str
     attributes: dict[str, Json]
 
+    @property
+    def virtual(self) -> bool:
+        return PHYSICAL in self.attributes
+
 
 class Fitted(NamedTuple):
     """As much as the API takes, and what had to go: how many values, list elements and devices."""
@@ -46,12 +51,10 @@ class Fitted(NamedTuple):
     cut: dict[str, int]
 
 
-def candidates(topology: Topology, *, numa: NumaForm = "scalar", virtual: bool = False) -> tuple[Candidate, ...]:
-    """GPUs, NICs and NVMe drives in this order, each kind in bus order; virtual functions on request."""
+def candidates(topology: Topology, *, numa: NumaForm = "scalar") -> tuple[Candidate, ...]:
+    """GPUs, NICs and NVMe drives in this order, each kind in bus order, virtual functions among them."""
     paths = Paths(topology)
-    found = [
-        one for kind in KINDS for one in (topology.of_kind(kind) if virtual else physical(topology, kind))
-    ]  # fmt: skip
+    found = [one for kind in KINDS for one in topology.of_kind(kind)]
     return tuple(
         Candidate(
             str(one.address), one.uid, name_of(str(one.address)), dict(_attributes(topology, paths, one, numa))
@@ -78,8 +81,8 @@ def fitted(
     for one in found:
         said: dict[str, Json] = {}
         for name, value in {**one.attributes, **shared}.items():
-            attribute, lost = _attribute(value)
-            said[name] = attribute
+            written, lost = attribute(value)
+            said[name] = written
             cut["elements" if isinstance(value, list) else "values"] += lost
             lists = lists or isinstance(value, list)
         device: dict[str, Json] = {"name": one.name, "attributes": said}
@@ -91,7 +94,7 @@ def fitted(
     return Fitted(devices[:most], cut)
 
 
-def _attribute(value: Json) -> tuple[dict[str, Json], int]:
+def attribute(value: Json) -> tuple[dict[str, Json], int]:
     """`7` -> `{"int": 7}`, and how much was cut."""
     if isinstance(value, bool):
         return {"bool": value}, 0
@@ -121,7 +124,7 @@ def _attributes(topology: Topology, paths: Paths, one: Device, numa: NumaForm) -
     if model is not None:
         yield "model", f"{names.vendor(one.vendor)} {model}"
     if one.physfn is not None and (pf := topology.device(one.physfn)) is not None:
-        yield "physicalFunction", str(pf.address)
+        yield PHYSICAL, str(pf.address)
     switches = _switches(topology, one)
     if switches:
         yield "switch", str(switches[-1].address)
