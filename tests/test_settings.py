@@ -174,6 +174,8 @@ BAD = {
     "slice-mode": ["", "on"],
     "slice-numa": ["", "ints"],
     "slice-vfs": ["perhaps"],
+    "events": ["perhaps"],
+    "node-condition": ["perhaps"],
     "dranet-socket": ["dranet"],
     "domain": ["", "Example.com", "a..b", "-a.b", "a_b", "a" * 64, "a.b.", "a/b"],
 }  # fmt: skip

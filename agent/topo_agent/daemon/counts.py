@@ -70,24 +70,28 @@ def together(parts: Iterable[Iterable[Family]]) -> list[Family]:
     return list(found.values())
 
 
+def tried(sink: str, results: Mapping[str, int]) -> list[Family]:
+    """How often something was published there, by how it ended."""
+    done: list[Json] = [[{"sink": sink, "result": result}, count] for result, count in results.items()]
+    return [_family("topo_agent_publish", "counter", "", "Attempts to publish, by where and how they ended.", done)]
+
+
 def published(sink: str, results: Mapping[str, int], labels: Iterable[tuple[str, str, str, str]]) -> list[Family]:
     """What a publisher of labels did, and what it stands for: (key, value, state, source) of each."""
-    done: list[Json] = [[{"sink": sink, "result": result}, count] for result, count in results.items()]
     said: list[Json] = [
         [{"key": key, "value": value, "state": state, "source": source}, 1] for key, value, state, source in labels
     ]
     return [
-        _family("topo_agent_publish", "counter", "", "Attempts to publish, by where and how they ended.", done),
+        *tried(sink, results),
         _family("topo_label", "info", "", "Labels that stand: published, or suspect while nobody is sure.", said),
     ]
 
 
 def sliced(results: Mapping[str, int], cut: Mapping[str, int], held: str | None) -> list[Family]:
     """What the publisher of slices did, and what did not fit."""
-    done: list[Json] = [[{"sink": "resource_slice", "result": result}, count] for result, count in results.items()]
     lost: list[Json] = [[{"what": what}, count] for what, count in cut.items()]
     return [
-        _family("topo_agent_publish", "counter", "", "Attempts to publish, by where and how they ended.", done),
+        *tried("resource_slice", results),
         _family("topo_slice_cut", "gauge", "", "What did not fit into the ResourceSlice and was cut.", lost),
         _gauge("topo_slice_held", "", "1 while the ResourceSlice is held back, 0 otherwise.", int(held is not None)),
     ]

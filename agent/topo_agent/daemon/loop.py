@@ -97,12 +97,13 @@ class Loop:
         polling: bool,
         labels: Publisher | None,
         slices: Slices | None,
+        findings: Callable[[str], None],
         reload: Callable[[], Settings],
         notify: Notify,
     ) -> None:
         self._settings, self._source, self._log = settings, source, log
         self._offer, self._counts, self._wakers = offer, counts, wakers
-        self._polling, self._labels, self._slices = polling, labels, slices
+        self._polling, self._labels, self._slices, self._findings = polling, labels, slices, findings
         self._reload, self._notify = reload, notify
         self._schedule = Schedule(self._every(), time.monotonic())
         self._repeated = Repeated()
@@ -286,6 +287,7 @@ class Loop:
             self._labels.read(readings, now)
         if self._slices is not None:
             self._slices.read(seen.devices, readings, now)
+        self._findings(seen.findings)
         if any(one is not None and one.undecided for one in (self._labels, self._slices)):
             self._schedule.retry(now + _CONFIRM)
 
@@ -353,7 +355,7 @@ class Loop:
 
 
 _FIXED = (
-    "dranet_socket",
+    "events", "node_condition", "dranet_socket",
     "listen", "tls_certificate", "tls_key", "tls_client_ca", "labels", "nfd_namespace", "nfd_file", "node",
     "kubeconfig", "slice_mode", "slice_vfs", "context", "mapping", "label_keys", "gpu_clique", "domain",
 )  # fmt: skip

@@ -24,6 +24,7 @@ from topo_agent.publishers.kube.node import nfd_carrier, node_carrier
 from topo_agent.settings import Settings
 
 if TYPE_CHECKING:
+    from topo_agent.daemon.events import Events
     from topo_agent.daemon.slices import Slices
 
 
@@ -36,7 +37,8 @@ def start(
     counts = Counts()
     wakers = [*_wakers(log)] if source is None else []
     labels, slices = _labels(settings, log), _slices(settings, log)
-    publishers = [one for one in (labels, slices) if one is not None]
+    events = _events(settings, log)
+    publishers = [one for one in (labels, slices, events) if one is not None]
     offer = Offer(lambda: together([counts.families(), *(one.families() for one in publishers)]), time.monotonic)
     loop = Loop(
         settings,
@@ -48,6 +50,7 @@ def start(
         polling=not wakers,
         labels=labels,
         slices=slices,
+        findings=events.read if events else lambda _: None,
         reload=reload,
         notify=Notify(environment),
     )
@@ -101,6 +104,16 @@ def _slices(settings: Settings, log: Log) -> Slices | None:
         node_name(settings), settings.domain, settings.slice_mode, settings.slice_numa == "list", settings.slice_vfs
     )
     return Slices(form, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
+
+
+def _events(settings: Settings, log: Log) -> Events | None:
+    if not (settings.events or settings.node_condition):
+        return None
+    from topo_agent.daemon.events import Events, Told
+    from topo_agent.publishers.kube.client import Client
+
+    told = Told(node_name(settings), settings.events, settings.node_condition)
+    return Events(told, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
 
 
 def node_name(settings: Settings) -> str:

@@ -137,6 +137,10 @@ class Settings:
         "How numaNode is published there; list needs the feature gate DRAListTypeAttributes.", "list",
     )  # fmt: skip
     slice_vfs: bool = _setting(values.SWITCH, "false", "Publish virtual functions there, too.", "true")
+    events: bool = _setting(values.SWITCH, "false", "Make an Event of each finding that is an error.", "true")
+    node_condition: bool = _setting(
+        values.SWITCH, "false", "Keep a condition TopologyDegraded of the Node: is any finding an error?", "true"
+    )
     dranet_socket: str = _setting(
         values.path(), "", "A Unix socket where dranet's webhook is answered; empty for none.", "/run/topo-agent/dranet"
     )
