@@ -1,0 +1,205 @@
+"""The admission policy of daemonset/base: what RBAC grants and it refuses, with tokens as pods have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.labs.controlplane.cluster import Cluster, Refused
+
+BASE = Path(__file__).parents[3] / "daemonset" / "base"
+NODES, SLICES = "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices"
+NODES_POLICY, SLICES_POLICY = "topo-agent-nodes", "topo-agent-slices"
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+TAINT = {"key": "topo-agent.io/informational", "value": "true", "effect": "NoSchedule"}
+
+# Everything that the policy is about, so that it is not RBAC that refuses.
+EVERYTHING = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: lab-everything}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: ServiceAccount, name: topo-agent, namespace: topo-agent}]
+"""
+
+
+def one_slice(name: str, **spec: Any) -> dict[str, Any]:
+    """Ours of node p1, with something else in its spec; None takes a field away."""
+    device = {"name": "pci-0000-1b-00-0", "taints": [TAINT]}
+    whole = {
+        "driver": "topo-agent.io", "nodeName": "p1", "devices": [device],
+        "pool": {"name": "p1", "generation": 1, "resourceSliceCount": 1},
+    } | spec  # fmt: skip
+    kept = {key: value for key, value in whole.items() if value is not None}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": kept}
+
+
+class Write(NamedTuple):
+    """A request, and the policy with the message that refuses it."""
+
+    what: str
+    method: str
+    path: str
+    body: Any
+    policy: str
+    message: str
+    kind: str = MERGE
+
+
+def labels(**said: Any) -> dict[str, Any]:
+    return {"metadata": {"labels": {key.replace("__", "/").replace("_", "."): text for key, text in said.items()}}}
+
+
+SELECTOR = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["p1"]}]}]}
+WRITES = [
+    Write("another node's label", "PATCH", f"{NODES}/p2", labels(topo_agent_io__rack="r"), NODES_POLICY, "own Node"),
+    Write("a taint", "PATCH", f"{NODES}/p1", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
+          NODES_POLICY, "not the spec"),
+    Write("unschedulable", "PATCH", f"{NODES}/p1", {"spec": {"unschedulable": True}}, NODES_POLICY, "not the spec"),
+    Write("the status", "PATCH", f"{NODES}/p1/status", {"status": {"capacity": {"example.com/gpu": "8"}}},
+          NODES_POLICY, "no subresource"),
+    Write("a foreign label", "PATCH", f"{NODES}/p1", labels(example_com__pool="mine"), NODES_POLICY, "only labels"),
+    Write("a foreign label of another value", "PATCH", f"{NODES}/p1", labels(example_com__kept="b"), NODES_POLICY,
+          "only labels"),
+    Write("a foreign label taken away", "PATCH", f"{NODES}/p1", labels(example_com__kept=None), NODES_POLICY,
+          "only labels"),
+    Write("a label that begins like ours", "PATCH", f"{NODES}/p1", labels(topo_agent_io_evil__x="y"), NODES_POLICY,
+          "only labels"),
+    Write("a foreign annotation", "PATCH", f"{NODES}/p1", {"metadata": {"annotations": {"example.com/a": "b"}}},
+          NODES_POLICY, "only the own annotations"),
+    Write("an annotation of our domain that is none of ours", "PATCH", f"{NODES}/p1",
+          {"metadata": {"annotations": {"topo-agent.io/other": "b"}}}, NODES_POLICY, "only the own annotations"),
+    Write("a finalizer", "PATCH", f"{NODES}/p1", {"metadata": {"finalizers": ["example.com/f"]}}, NODES_POLICY,
+          "neither finalizers"),
+    Write("the end of a node", "DELETE", f"{NODES}/p2", None, NODES_POLICY, "only the own Node"),
+    Write("a new node", "POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "p9"}}, NODES_POLICY,
+          "only the own Node", "application/json"),
+    Write("another driver's slice", "POST", SLICES, one_slice("s1", driver="gpu.nvidia.com"), SLICES_POLICY,
+          "own driver", "application/json"),
+    Write("another node's slice", "POST", SLICES, one_slice("s2", nodeName="p2"), SLICES_POLICY, "own node",
+          "application/json"),
+    Write("another pool", "POST", SLICES,
+          one_slice("s3", pool={"name": "p2", "generation": 1, "resourceSliceCount": 1}), SLICES_POLICY,
+          "pool is the node", "application/json"),
+    Write("a selector", "POST", SLICES, one_slice("s4", nodeName=None, nodeSelector=SELECTOR), SLICES_POLICY,
+          "own node", "application/json"),
+    Write("all nodes", "POST", SLICES, one_slice("s5", nodeName=None, allNodes=True), SLICES_POLICY, "own node",
+          "application/json"),
+    Write("a device without a taint", "POST", SLICES, one_slice("s6", devices=[{"name": "a"}]), SLICES_POLICY,
+          "is tainted", "application/json"),
+    Write("a device with another effect", "POST", SLICES,
+          one_slice("s7", devices=[{"name": "a", "taints": [TAINT | {"effect": "None"}]}]), SLICES_POLICY,
+          "is tainted", "application/json"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fenced(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster with daemonset/base, three nodes, and an account that RBAC allows everything."""
+    cluster: Cluster = request.getfixturevalue("_cluster")
+    for name in ("p1", "p2"):
+        cluster.node(name, {"example.com/kept": "a"})
+    cluster.kubectl("apply", "-k", str(BASE))
+    cluster.apply(EVERYTHING)
+    token = cluster.token("topo-agent", "topo-agent", node="p1")
+    probe = WRITES[4]
+    cluster.wait(lambda: NODES_POLICY in refusal(cluster, probe, token), "policy that is in force")
+    cluster.wait(lambda: SLICES_POLICY in refusal(cluster, WRITES[13], token), "policy that is in force")
+    yield cluster
+    cluster.kubectl("delete", "-k", str(BASE), "--wait=false", "--ignore-not-found")
+    cluster.kubectl("delete", "clusterrolebinding", "lab-everything")
+    cluster.clear()
+
+
+def refusal(cluster: Cluster, write: Write, token: str) -> str:
+    """Why it is refused; "" where it is not. As a trial: nothing is changed."""
+    where = f"{write.path}?dryRun=All" + ("&fieldManager=topo-agent" if write.kind == APPLY else "")
+    try:
+        cluster.api(write.method, where, write.body, kind=write.kind, token=token)
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+def test_each_is_refused_by_the_policy(fenced: Cluster) -> None:
+    token = fenced.token("topo-agent", "topo-agent", node="p1")
+    for write in WRITES:
+        said = refusal(fenced, write, token)
+        assert f"ValidatingAdmissionPolicy '{write.policy}'" in said, (write.what, said)
+        assert write.message in said, (write.what, said)
+    print(f"{len(WRITES)}/{len(WRITES)} refused by the policy")
+
+
+def test_a_token_that_is_bound_to_no_node(fenced: Cluster) -> None:
+    token = fenced.token("topo-agent", "topo-agent")
+    ours = Write("ours", "PATCH", f"{NODES}/p1", labels(topo_agent_io__rack="r"), NODES_POLICY, "not bound")
+    for write in (ours, Write("", "POST", SLICES, one_slice("s"), SLICES_POLICY, "not bound", "application/json")):
+        said = refusal(fenced, write, token)
+        assert f"'{write.policy}'" in said
+        assert write.message in said
+
+
+def test_what_is_right_passes(fenced: Cluster) -> None:
+    token = fenced.token("topo-agent", "topo-agent", node="p1")
+    annotations = {"topo-agent.io/labels": "{}", "topo-agent.io/covered": "0000:1b:00.0"}
+    said = {"metadata": {"labels": {"topo-agent.io/rack": "r"}, "annotations": annotations}}
+    assert refusal(fenced, Write("", "PATCH", f"{NODES}/p1", said, "", ""), token) == ""
+    fenced.api("POST", SLICES, one_slice("p1-topo-agent.io"), token=token)
+    fenced.api("DELETE", f"{SLICES}/p1-topo-agent.io", token=token)
+
+
+def test_others_are_not_concerned(fenced: Cluster) -> None:
+    for write in WRITES[:2]:
+        assert refusal(fenced, write, "") == ""
+
+
+KEYS = {"topology.kubernetes.io/rack": "r", "example.com/c": "c"}
+CONDITION = {
+    "apiVersion": "v1", "kind": "Node", "metadata": {"name": "p1"},
+    "status": {"conditions": [{"type": "TopologyDegraded", "status": "True"}]},
+}  # fmt: skip
+UNTAINTED = one_slice("s", devices=[{"name": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("setting", "write"),
+    [
+        (
+            {"label-keys": "topology.kubernetes.io/rack=rack, example.com/c=nvlink-clique"},
+            Write("", "PATCH", f"{NODES}/p1", {"metadata": {"labels": KEYS}}, "", ""),
+        ),
+        (
+            {"gpu-clique": "true"},
+            Write("", "PATCH", f"{NODES}/p1", {"metadata": {"labels": {"nvidia.com/gpu.clique": "c"}}}, "", ""),
+        ),
+        ({"slice-mode": "allocatable"}, Write("", "POST", SLICES, UNTAINTED, "", "", "application/json")),
+        ({"node-condition": "true"}, Write("", "PATCH", f"{NODES}/p1/status", CONDITION, "", "", APPLY)),
+    ],
+)
+def test_settings_open_what_they_name(fenced: Cluster, setting: dict[str, str], write: Write) -> None:
+    token = fenced.token("topo-agent", "topo-agent", node="p1")
+    path = "/api/v1/namespaces/topo-agent/configmaps/topo-agent"
+    before = fenced.get("configmap", "topo-agent", "topo-agent")["data"]
+    assert "denied" in refusal(fenced, write, token)
+    fenced.api("PATCH", path, {"data": setting}, kind=MERGE)
+    try:
+        fenced.wait(lambda: refusal(fenced, write, token) == "", "policy with its new parameters")
+    finally:
+        fenced.api("PATCH", path, {"data": before}, kind=MERGE)
+    fenced.wait(lambda: "denied" in refusal(fenced, write, token), "policy with its old parameters")
+
+
+def test_it_is_the_policy_that_refuses(fenced: Cluster) -> None:
+    """Without its bindings everything passes: RBAC grants it."""
+    token = fenced.token("topo-agent", "topo-agent", node="p1")
+    for name in (NODES_POLICY, SLICES_POLICY):
+        fenced.kubectl("delete", "validatingadmissionpolicybinding", name)
+    for policy in (NODES_POLICY, SLICES_POLICY):
+        first = next(write for write in WRITES if write.policy == policy)
+        fenced.wait(lambda write=first: refusal(fenced, write, token) == "", "end of the policy")  # type: ignore[misc]
+    for write in WRITES:
+        assert refusal(fenced, write, token) == "", write.what
