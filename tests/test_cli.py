@@ -205,7 +205,9 @@ def test_bad_input(kind: str, command: str, tmp_path: Path) -> None:
     assert "expected" in said
 
 
-@pytest.mark.parametrize("command", ["list pci", "list numa -f json", "pairs", "dump -f matrix", "dump -f yaml gpu0"])
+@pytest.mark.parametrize(
+    "command", ["list pci", "list numa -f json", "pairs", "dump -f matrix", "dump -f yaml gpu0", "shape"]
+)
 @pytest.mark.parametrize("kind", ["missing", "cut in a line", "random bytes"])
 def test_bad_input_of_every_command(kind: str, command: str, tmp_path: Path) -> None:
     path = tmp_path / "input"
@@ -266,7 +268,7 @@ def where(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("name", ["missing/file", "file/below", "directory", "/dev/full", "/proc/nothing"])
-@pytest.mark.parametrize("command", ["dump", "list pci", "pairs", "record"])
+@pytest.mark.parametrize("command", ["dump", "list pci", "pairs", "record", "shape"])
 def test_output_that_cannot_be_written(
     command: str, name: str, where: Callable[[str], str], small: str, tmp_path: Path
 ) -> None:
@@ -375,7 +377,7 @@ def test_a_locale_without_letters_is_no_trouble(locale: dict[str, str], small: s
 
 
 def test_the_same_machine_gives_the_same_bytes(small: str, tmp_path: Path) -> None:
-    for command in ("dump", "dump -f json", "dump -f matrix", "list pci", "pairs"):
+    for command in ("dump", "dump -f json", "dump -f matrix", "list pci", "pairs", "shape", "shape -f json"):
         told = answer(*command.split(), "--from", small)
         assert answer(*command.split(), "--from", small, "-o", str(tmp_path / "out")) == ""
         assert (tmp_path / "out").read_text(encoding="utf-8") == told
@@ -392,7 +394,8 @@ def test_the_same_machine_gives_the_same_bytes(small: str, tmp_path: Path) -> No
         "dump --kinds gpu,gpu -f matrix", "dump --p2p read", "dump -f matrix --p2p all",
         "dump --kinds ssd -f matrix", "list", "list nosuch",
         "list pci --columns nosuch", "list pci -f yaml",
-        "pairs -f nosuch", "synth", "synth file", "record file", "dump --from", "dump -o",
+        "pairs -f nosuch", "shape -f csv", "shape a --from b", "synth", "synth file", "record file", "dump --from",
+        "dump -o",
     ],
 )  # fmt: skip
 def test_usage_is_status_2(arguments: str) -> None:
@@ -402,7 +405,9 @@ def test_usage_is_status_2(arguments: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["dump", "dump -f json", "dump -f matrix", "list pci", "list gpus -f csv", "pairs"])
+@pytest.mark.parametrize(
+    "command", ["dump", "dump -f json", "dump -f matrix", "list pci", "list gpus -f csv", "pairs", "shape"]
+)
 def test_strict(command: str, small: str, broken: str) -> None:
     """Facts were lost: status 4, and the answer is given all the same."""
     kept = run(*command.split(), "--from", broken)

@@ -65,7 +65,7 @@ def small(tmp_path: Path) -> Path:
     return planted(tmp_path / "root")
 
 
-COMMANDS = ["dump -f json", "dump", "list pci", "list nics", "record", "pairs", "check -f json"]
+COMMANDS = ["dump -f json", "dump", "list pci", "list nics", "record", "pairs", "check -f json", "shape"]
 
 
 def test_both_witnesses_see(small: Path) -> None:
@@ -102,7 +102,9 @@ def test_no_machine_is_woken(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["directory", "recording"])
-@pytest.mark.parametrize("command", ["dump", "dump -f json", "dump -f yaml", "dump -f matrix", "list gpus", "record"])
+@pytest.mark.parametrize(
+    "command", ["dump", "dump -f json", "dump -f yaml", "dump -f matrix", "list gpus", "record", "shape"]
+)
 def test_what_is_heavy_is_not_imported(command: str, source: str, small: Path, tmp_path: Path) -> None:
     path = small if source == "directory" else tmp_path / "small.topo"
     imported = watched(*command.split(), "--from", str(path))["imported"]

@@ -62,6 +62,7 @@ _MODULES = {
     "pairs": "near:pairs",
     "record": "paper:record",
     "run": "run:run",
+    "shape": "shape:shape",
     "synth": "paper:synth",
     "where": "near:where",
 }
@@ -96,6 +97,7 @@ class _Commands(click.Group):
       topo-agent list pci --columns address,name,numa
       topo-agent record -o host.topo               this machine as one text file, redacted
       topo-agent dump --from host.topo             … and read anywhere
+      topo-agent shape *.topo                      which servers are wired alike
 
     \b
     Shell completion: eval "$(_TOPO_AGENT_COMPLETE=bash_source topo-agent)"   (zsh_source, fish_source)

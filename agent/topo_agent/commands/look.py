@@ -147,13 +147,19 @@ def function(topology: Topology, text: str) -> Device:
 
 def finish(topology: Topology, look: Look) -> None:
     """Diagnostics where they were asked for, and status 4 where facts were lost under --strict."""
+    if lost(topology, look):
+        raise click.exceptions.Exit(LOST)
+
+
+def lost(topology: Topology, look: Look, name: str = "") -> bool:
+    """Were facts lost under --strict? Prints diagnostics where they were asked for; `name` is before each, for many."""
     from topo_agent.diagnostics import Level
+    from topo_agent.views.text import clean
 
     if look.verbose:
         for diagnostic in topology.diagnostics:
-            click.echo(f"topo-agent: {diagnostic}", err=True)
-    if look.strict and any(one.level in (Level.DEGRADED, Level.LOST) for one in topology.diagnostics):
-        raise click.exceptions.Exit(LOST)
+            click.echo(f"topo-agent: {clean(name)}{diagnostic}", err=True)
+    return look.strict and any(one.level in (Level.DEGRADED, Level.LOST) for one in topology.diagnostics)
 
 
 def _on_terminal() -> bool:
