@@ -16,6 +16,7 @@ from tests.test_rack import FILES, ZERO, A, fabric, gpus
 from topo_agent.graph import fabric as fabrics
 from topo_agent.graph.fabric import Level, Reading, known, none, unsure
 from topo_agent.graph.held import Fact, Held
+from topo_agent.graph.labels import value
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
 from topo_agent.publishers.kube.node import memory, remembered
@@ -133,6 +134,24 @@ def held_after(*readings: Reading) -> str | None:
     for number, reading in enumerate(readings):
         held.read({"rack": reading}, float(number), TIME)
     return held.published["rack"].raw if "rack" in held.published else None
+
+
+@pytest.mark.parametrize("source", ["label", "file"])
+def test_a_label_is_not_written_another_way(source: str) -> None:
+    """Only the label is left of what was published: it stays, and the raw value comes with the next reading."""
+    held = Held()
+    written = value("rack 09")
+    held.remember({"rack": Fact(written, source, TIME)})
+    assert held.published["rack"].label == written
+    held.read({"rack": known("rack 09", "mapping")}, 0.0, "2026-06-06T06:06:06Z")
+    assert held.published["rack"] == Fact("rack 09", "mapping", TIME)
+    assert held.published["rack"].label == written
+    assert not held.undecided
+
+
+def test_a_label_that_nobody_could_have_written() -> None:
+    """An annotation may say so all the same."""
+    assert Fact("rack 09", "label", TIME).label == value("rack 09")
 
 
 X, Y, NONE, UNSURE = known("x", "s"), known("y", "s"), none("s", "gone"), unsure("s", "an error")

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import Family, published
 from topo_agent.daemon.log import Log
-from topo_agent.graph import labels
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
 from topo_agent.host import files as texts
@@ -47,7 +46,7 @@ class Features:
     def read(self, readings: Mapping[str, Reading], now: float) -> None:
         self._held.read(readings, now, logs.now())
         facts = self._held.published
-        said = {key: labels.value(facts[name].raw) for key, name in self._keys.items() if name in facts}
+        said = {key: facts[name].label for key, name in self._keys.items() if name in facts}
         text = "".join(f"{key}={value}\n" for key, value in sorted(said.items()))
         if text == self._written:
             return

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import Family, published
 from topo_agent.daemon.log import Log
-from topo_agent.graph import labels
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
 from topo_agent.publishers.kube import node as nodes
@@ -278,7 +277,7 @@ class Labels:
 
 def wanted(settled: Settled, facts: Mapping[str, Fact]) -> Wanted:
     """The labels that some facts make, and the annotation that says where they are from."""
-    said = {key: labels.value(facts[name].raw) for key, name in settled.keys.items() if name in facts}
+    said = {key: facts[name].label for key, name in settled.keys.items() if name in facts}
     memory = nodes.memory({name: fact for name, fact in facts.items() if name in settled.keys.values()})
     return Wanted(said, {settled.annotation: memory} if said else {})
 

@@ -16,12 +16,21 @@ AGREE = 2
 """Readings in a row that say the same before it counts."""
 
 
+_WRITTEN = ("label", "file")
+"""Sources of a fact of which only its label is left: `raw` is what was written."""
+
+
 class Fact(NamedTuple):
     """One published value: as its source said it, and since when (RFC 3339)."""
 
     raw: str
     source: str
     since: str
+
+    @property
+    def label(self) -> str:
+        """As the value of a label. One that was written already is not written another way."""
+        return self.raw if self.source in _WRITTEN and labels.legal(self.raw) else labels.value(self.raw)
 
 
 class _Candidate(NamedTuple):
@@ -74,12 +83,14 @@ class Held:
         """(key, value, "published" or "suspect", source) of every label that stands."""
         found = ((key, name, self._published[name]) for key, name in sorted(keys.items()) if name in self._published)
         return [
-            (key, labels.value(fact.raw), "suspect" if name in self._unsure else "published", fact.source)
+            (key, fact.label, "suspect" if name in self._unsure else "published", fact.source)
             for key, name, fact in found
         ]
 
     def _decide(self, name: str, reading: Reading, time: str) -> None:
         mine = self._published.get(name)
+        if mine and reading.raw and mine.source in _WRITTEN and labels.value(reading.raw) == mine.label:
+            mine = self._published[name] = mine._replace(raw=reading.raw, source=reading.source)
         if reading.raw == (mine.raw if mine else None):
             self._candidates.pop(name, None)
             return

@@ -28,6 +28,7 @@ _FILLERS = frozenset(
     }
 )  # fmt: skip
 _ROW = 4  # signs: "0000", "ffff"
+_LEGAL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 _ENDS = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", re.ASCII)
 _MARKED = re.compile(r".*-x[0-9a-f]{10}", re.ASCII | re.DOTALL)  # how `value` ends what it had to change
@@ -54,6 +55,11 @@ def value(raw: str) -> str:
     mark = "x" + hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()[:10]
     stem = _ENDS.sub("", legal[: _LONGEST - len(mark) - 1])
     return f"{stem}-{mark}" if stem else mark
+
+
+def legal(text: str) -> bool:
+    """Is it the value of a label, and not the empty one?"""
+    return bool(_LEGAL.fullmatch(text))
 
 
 def keys(domain: str, extra: Iterable[tuple[str, str]], *, gpu_clique: bool) -> dict[str, str]:
