@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -130,9 +131,7 @@ def unpublish(dry_run: str | None, settings: Settings) -> None:
         client = _client(settings)
         node = nodes.read(client, chosen.carrier, whole=True)
         gone = sorted(node.ours)
-        if not nodes.satisfied(node, nodes.NOTHING):
-            nodes.apply(client, node, nodes.NOTHING, dry_run=server)
-        nodes.forget(client, node, dry_run=server)
+        nodes.remove(client, node, dry_run=server)
     give("".join(f"{key}-\n" for key in gone), None)
     done = f"{len(gone)} labels {'would be ' if dry_run else ''}removed" if gone else "no label of ours is there"
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {done}")
@@ -164,14 +163,20 @@ def _client(settings: Settings) -> Client:
 
 @contextlib.contextmanager
 def _asking(right: str) -> Iterator[None]:
-    """Trouble with the cluster is one line, and status 3."""
+    """Trouble with the cluster is one line, and status 3.
+
+    A server, or a proxy, that closes the connection is such; it ends us not as `| head` does.
+    """
     from topo_agent.publishers.kube.client import Trouble
 
+    pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         yield
     except Trouble as error:
         hint = f"; this account needs the right to {right}, see docs/kubernetes.md" if error.kind == "forbidden" else ""
         raise CouldNot(f"{error}{hint}") from None
+    finally:
+        signal.signal(signal.SIGPIPE, pipe)
 
 
 def _done(*, changed: bool, dry_run: str | None) -> str:

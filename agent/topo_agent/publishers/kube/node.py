@@ -69,6 +69,7 @@ class Node(NamedTuple):
     owners: Mapping[str, frozenset[str]]  # label -> managers
     annotated: frozenset[str]  # annotations of ours
     remembered: frozenset[str]  # annotations of the publisher of slices
+    complete: bool  # the labels that the object itself needs are there
     system_uuid: str | None = None  # status.nodeInfo.systemUUID; None where only metadata was read
 
     def others(self, key: str) -> frozenset[str]:
@@ -122,6 +123,7 @@ def of(said: Object, carrier: Carrier) -> Node:
         owners=_owners(managed, carrier.part, "labels"),
         annotated=frozenset(key for key, who in annotated.items() if MANAGER in who),
         remembered=frozenset(key for key, who in annotated.items() if OF_SLICES in who),
+        complete=carrier.own.items() <= _map(about.get("labels")).items(),
         system_uuid=uuid if isinstance(uuid, str) else None,
     )
 
@@ -134,6 +136,7 @@ def satisfied(node: Node, wanted: Wanted) -> bool:
         and all(node.annotations.get(key) == text for key, text in wanted.annotations.items())
         and node.ours <= set(mine)
         and node.annotated <= set(wanted.annotations)
+        and (node.complete or not node.uid)
     )
 
 
@@ -141,13 +144,15 @@ def patch(node: Node, wanted: Wanted) -> Object:
     """What is applied: everything of ours, and nothing else. The uid keeps a deleted object from rising again."""
     carrier = node.carrier
     labels: dict[str, Json] = {key: text for key, text in sorted(wanted.labels.items()) if not node.others(key)}
-    about: dict[str, Json] = {"name": carrier.name, "annotations": dict(wanted.annotations)}
+    about: dict[str, Json] = {"name": carrier.name}
     about |= {"uid": node.uid} if node.uid else {}
+    # An empty map would be owned, too.
+    about |= {"annotations": dict(wanted.annotations)} if wanted.annotations else {}
     said: Object = {"apiVersion": carrier.version, "kind": carrier.kind, "metadata": about}
     if carrier.part == "spec":
         about["labels"] = dict(carrier.own)
         return said | {"spec": {"labels": labels}}
-    about["labels"] = labels
+    about |= {"labels": labels} if labels else {}
     return said
 
 
@@ -166,9 +171,15 @@ def apply(client: Client, node: Node, wanted: Wanted, *, dry_run: bool = False) 
     raise Trouble("conflict", f"{client.host}: others write the labels of {node.carrier.name} at the same time")
 
 
-def forget(client: Client, node: Node, *, dry_run: bool = False) -> None:
-    """Take back what the publisher of slices remembers at a Node."""
-    if node.remembered and node.carrier.kind == "Node":
+def remove(client: Client, node: Node, *, dry_run: bool = False) -> None:
+    """Take everything of ours back, what the publisher of slices remembers too; a NodeFeature is ours as a whole."""
+    if node.carrier.kind != "Node":
+        if node.uid:
+            client.delete(node.carrier.path, uid=node.uid, dry_run=dry_run)
+        return
+    if not satisfied(node, NOTHING):
+        apply(client, node, NOTHING, dry_run=dry_run)
+    if node.remembered:
         about: dict[str, Json] = {"name": node.carrier.name, "uid": node.uid}
         said: Object = {"apiVersion": "v1", "kind": "Node", "metadata": about}
         client.apply(node.carrier.path, said, manager=OF_SLICES, dry_run=dry_run)
