@@ -6,6 +6,7 @@ Trouble is told once and tried again, each time later.
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import threading
@@ -87,12 +88,14 @@ class Labels:
         self._settled, self._connect, self._log, self._jitter = settled, connect, log, jitter
         self._held = Held()
         self._lock = threading.Lock()  # of _held, and of what follows
+        self._remembered = False  # what earlier runs published is in _held
         self._began = False  # there is a reading: what is held is more than a memory
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="labels", daemon=True)
         self._client: Client | None = None
         self.system_uuid: str | None = None
+        self._named = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable once the systemUUID is known
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.disputed: frozenset[str] = frozenset()
 
@@ -130,6 +133,17 @@ class Labels:
         """What this node may be called in a mapping."""
         return (self._settled.name, self.system_uuid) if self.system_uuid else (self._settled.name,)
 
+    def fileno(self) -> int:
+        """Wakes the loop: with the systemUUID a mapping may say more of this node."""
+        return self._named
+
+    def heard(self) -> list[str]:
+        try:
+            os.eventfd_read(self._named)
+        except BlockingIOError:
+            return []
+        return ["systemUUID"]
+
     def families(self) -> list[Family]:
         with self._lock:
             standing = self._held.standing(self._settled.keys)
@@ -160,7 +174,9 @@ class Labels:
     def _session(self, client: Client) -> None:
         """From one reading of the Node on, until it has to be read again."""
         node = nodes.read(client, self._settled.carrier, whole=self.system_uuid is None)
-        self.system_uuid = node.system_uuid or self.system_uuid or ""
+        first, self.system_uuid = self.system_uuid is None, node.system_uuid or self.system_uuid or ""
+        if first and self.system_uuid:
+            os.eventfd_write(self._named, 1)
         self._remember(node)
         node = self._settle(client, node)
         disputes = Disputes()
@@ -229,8 +245,11 @@ class Labels:
         return said._replace(system_uuid=node.system_uuid)
 
     def _remember(self, node: Node) -> None:
-        with self._lock:
-            self._held.remember(remembered(self._settled, node, logs.now()))
+        """Once: what is taken back meanwhile, and cannot be written, must not come back from there."""
+        if not self._remembered:
+            with self._lock:
+                self._held.remember(remembered(self._settled, node, logs.now()))
+            self._remembered = True
 
     def _wanted(self) -> Wanted:
         with self._lock:

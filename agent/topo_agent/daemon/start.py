@@ -46,7 +46,7 @@ def start(
         log=log,
         offer=offer,
         counts=counts,
-        wakers=[*wakers, *_mapping(settings, log)],
+        wakers=[*wakers, *_mapping(settings, labels, log)],
         polling=not wakers,
         labels=labels,
         slices=slices,
@@ -129,10 +129,12 @@ def settled(settings: Settings) -> Settled:
     )
 
 
-def _mapping(settings: Settings, log: Log) -> Iterator[Waker]:
-    if settings.mapping and settings.labels != "off":
+def _mapping(settings: Settings, labels: Publisher | None, log: Log) -> Iterator[Waker]:
+    if settings.mapping and labels is not None:
         from topo_agent.host.inotify import FileEvents
 
+        if isinstance(labels, Labels):
+            yield labels
         try:
             yield FileEvents(settings.mapping)
         except Unavailable as error:
