@@ -13,6 +13,7 @@ import pytest
 from tests.labs.apt import CannotStart
 from tests.labs.controlplane.breaking import Proxy
 from tests.labs.controlplane.cluster import GATES, Cluster
+from tests.labs.controlplane.publishing import NODE, Publishing, open_publishing
 
 
 @contextlib.contextmanager
@@ -51,4 +52,12 @@ def start_cluster() -> Iterator[Callable[..., Cluster]]:
 def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[Proxy]:
     """Between the test's clients and the API server of `cluster`."""
     with Proxy(cluster.server, cluster.ca, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def publishing(cluster: Cluster, tmp_path: Path, common: Path) -> Iterator[Publishing]:
+    """The Node n1 in `cluster`, and agents that publish their labels there."""
+    cluster.node(NODE)
+    with open_publishing(cluster, tmp_path, common) as found:
         yield found

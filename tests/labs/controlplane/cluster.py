@@ -347,13 +347,17 @@ class Cluster:
 
     # What happened
 
-    def requests(self, *, user: str | None = None, agent: str | None = None) -> list[Request]:
+    def now(self) -> int:
+        """A moment that `requests` may go from: how long the audit log is."""
+        return (self.folder / "audit.log").stat().st_size
+
+    def requests(self, *, user: str | None = None, agent: str | None = None, since: int = 0) -> list[Request]:
         """From the audit log, in the order of their end: of that user, of clients whose name starts so.
 
         It is written just after the answer, so a client may have that a moment earlier.
         """
         found: dict[str, Request] = {}
-        for said in self._audited(0, [user] if user is not None else [""]):
+        for said in self._audited(since, [user or agent or ""]):
             one = Request(
                 said["verb"],
                 said["requestURI"],
@@ -399,7 +403,7 @@ class Cluster:
 
     def start_apiserver(self) -> None:
         """With its port and certificate of before; ready. `settled` waits for scheduler and controller manager."""
-        self._life = (self.folder / "audit.log").stat().st_size
+        self._life = self.now()
         self._apiserver.start()
         self.wait_ready()
 
