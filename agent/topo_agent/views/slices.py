@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
+from topo_agent.facts import PcieLink
 from topo_agent.graph import standard
 from topo_agent.graph.nodes import Device, DeviceKind
 from topo_agent.graph.order import physical
@@ -125,21 +126,31 @@ def _attributes(topology: Topology, paths: Paths, one: Device, numa: NumaForm) -
         yield "model", f"{names.vendor(one.vendor)} {model}"
     if one.physfn is not None and (pf := topology.device(one.physfn)) is not None:
         yield PHYSICAL, str(pf.address)
-    switches = _switches(topology, one)
+    switches = _switches(topology, paths, one)
     if switches:
         yield "switch", str(switches[-1].address)
         yield "nearestSwitch", str(switches[0].address)
-    if one.link is not None and one.link.max_gts in _GENERATIONS and one.link.max_width:
-        yield "maxLinkGeneration", _GENERATIONS[one.link.max_gts]
-        yield "maxLinkWidth", one.link.max_width
+    link = _link(topology, paths, one)
+    if link is not None and link.max_gts in _GENERATIONS and link.max_width:
+        yield "maxLinkGeneration", _GENERATIONS[link.max_gts]
+        yield "maxLinkWidth", link.max_width
     if one.kind in ("gpu", "nic"):
         yield from _nearest(topology, paths, one)
 
 
-def _switches(topology: Topology, one: Device) -> list[Device]:
-    """The upstream ports of the PCIe switches above, nearest first: equal last ones have no root between them."""
-    above = (topology.device(ref) for ref in topology.ancestors(one.ref))
+def _switches(topology: Topology, paths: Paths, one: Device) -> list[Device]:
+    """The upstream ports of the PCIe switches above, nearest first: equal last ones have no root between them.
+
+    The switch inside an AMD GPU is none of them: nothing else is below it.
+    """
+    above = (topology.device(ref) for ref in reversed(paths.chain(one.ref)[:-1]))
     return [port for port in above if port is not None and port.role == "upstream_port"]
+
+
+def _link(topology: Topology, paths: Paths, one: Device) -> PcieLink | None:
+    """The link to the slot or the board: of an AMD GPU, that of its outermost bridge. A virtual function has none."""
+    end = topology.device(paths.link_end(one.ref)) if one.link is not None else None
+    return end.link if end is not None else None
 
 
 def _nearest(topology: Topology, paths: Paths, one: Device) -> Iterator[tuple[str, Json]]:
