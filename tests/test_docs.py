@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.paper import NODE, Files, bridge, cpus, function, nodes
@@ -184,6 +185,8 @@ def test_commands_of_a_page(page: Path, desk: Path) -> None:
         elif block.tag == "sh service":  # tests/labs/test_systemd.py types it on a server of its own
             assert page.name == "README.md", where
             assert block.text.startswith("make deb "), where
+        elif block.tag == "sh cluster":  # tests/labs/controlplane/test_kubernetes_doc.py types it
+            assert page.name == "kubernetes.md", where
         else:
             assert block.tag in ("", "yaml"), f"{where}: what is a block {block.tag!r}?"  # test_synth reads the YAML
             assert not re.search(r"(?m)^(\$ |make |pipx |topo-agent (?!recording))", block.text), f"{where}: not run"
@@ -234,9 +237,14 @@ def anchors(page: Path) -> set[str]:
 def test_commands_and_options_exist(page: Path) -> None:
     """Every `topo-agent COMMAND --option` that a text names."""
     for words in re.findall(r"`topo-agent ([^`/]*)`", page.read_text(encoding="utf-8")):
-        for command in words.split()[0].split("|"):
+        first, second = (*words.split(), "")[:2]
+        for command in first.split("|"):
             assert command in {*EVERY, "COMMAND"}, words
             options = EVERY[command].params if command in EVERY else []
+            group = EVERY.get(command)
+            if isinstance(group, click.Group):
+                assert second in group.commands, words
+                options = group.commands[second].params
             known = {"--help", *(name for option in options for name in option.opts)}
             assert {*re.findall(r"(?<!\S)--?[a-z][a-z-]*", words)} <= known, words
 
@@ -257,7 +265,7 @@ def test_usage_names_everything() -> None:
 def test_architecture_names_what_is_there() -> None:
     """docs/architecture.md: every folder has its row, and no module is named that is not there."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for folder in ("host", "sources", "graph", "views", "publishers"):
+    for folder in ("host", "sources", "graph", "views", "publishers", "publishers/kube", "daemon"):
         modules = {path.stem for path in (ROOT / "agent" / "topo_agent" / folder).glob("*.py")}
         (row,) = re.findall(rf"(?m)^\| `{folder}/` \| (`.*) \|$", text)
         assert set(re.findall(r"`(\w+)`", row)) <= modules

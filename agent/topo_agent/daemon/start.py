@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from topo_agent.daemon.events import Events
     from topo_agent.daemon.slices import Slices
 
+_FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/topo-agent"
+
 
 def start(
     settings: Settings, *, source: str | None, reload: Callable[[], Settings], environment: Mapping[str, str]
@@ -88,7 +90,7 @@ def _labels(settings: Settings, log: Log) -> Publisher | None:
         return None
     chosen = settled(settings)
     if settings.labels == "nfd-file":
-        return Features(settings.nfd_file, chosen.name, chosen.keys, log)
+        return Features(settings.nfd_file or _FEATURES, chosen.name, chosen.keys, log)
     from topo_agent.publishers.kube.client import Client
 
     return Labels(chosen, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)

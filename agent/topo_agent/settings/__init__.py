@@ -102,7 +102,7 @@ class Settings:
         values.NAMESPACE, "node-feature-discovery", "The namespace of the NodeFeature.", "gpu-operator"
     )
     nfd_file: str = _setting(
-        values.path(), "/etc/kubernetes/node-feature-discovery/features.d/topo-agent", "The file for nfd-worker.",
+        values.path(), "", "The file for nfd-worker; empty for topo-agent in its usual folder.",
         "/features.d/topo-agent",
     )  # fmt: skip
     node: str = _setting(
