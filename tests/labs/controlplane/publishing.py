@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import ssl
 import subprocess
 import threading
@@ -177,11 +178,12 @@ class Witness:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        import socket
-
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
+        self._answer.close()
+        self._client.close()
+        self._socket.close()
 
     def _watch(self) -> None:
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):

@@ -9,7 +9,6 @@ import os
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -180,31 +179,6 @@ def test_the_clique_of_others(publishing: Publishing) -> None:
 
 
 # A mapping
-
-
-def test_a_mapping_that_is_swapped_as_the_kubelet_does_it(publishing: Publishing) -> None:
-    """A ConfigMap's volume: the file is a link into `..data`, and that is a link which is replaced."""
-    volume = publishing.folder / "volume"
-
-    def write(stamp: str, rack: str) -> None:
-        folder = volume / f"..{stamp}"
-        folder.mkdir(parents=True)
-        (folder / "nodes.csv").write_text(f"node,rack\n{NODE},{rack}\n", encoding="utf-8")
-        (volume / "..data_tmp").symlink_to(folder.name)
-        os.rename(volume / "..data_tmp", volume / "..data")
-
-    write("1", "r1")
-    publishing.mapping = volume / "nodes.csv"
-    publishing.mapping.symlink_to("..data/nodes.csv")
-    agent = publishing.published(around=PLAIN)
-    publishing.mark()
-    began = time.monotonic()
-    write("2", "r2")
-    agent.wait_for(lambda: publishing.labels()[RACK] == "r2")
-    took = time.monotonic() - began
-    print(f"another rack {took:.1f} s after the mapping was swapped")
-    assert took < 10
-    assert publishing.writes() == 1
 
 
 def test_a_node_known_by_its_system_uuid(publishing: Publishing) -> None:
