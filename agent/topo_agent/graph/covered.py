@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from topo_agent.host import Json
 
-_BDF = re.compile(r"(?:0000)?([0-9a-f]{4,5})[:-]([0-9a-f]{2})[:-]([0-9a-f]{2})[.-]([0-7])", re.ASCII)
-_NAMED = re.compile(r"(?:.*[^0-9a-f])?((?:0000)?[0-9a-f]{4,5}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(?:[^0-9a-f].*)?", re.ASCII)
-_ADDRESSES = ("pcibusid", "pciaddress", "pcieaddress", "pcibus", "bdf")  # what drivers call it, without its domain
+_BDF = re.compile(r"([0-9a-f]{4,8})[:-]([0-9a-f]{2})[:-]([0-9a-f]{2})[.-]([0-7])", re.ASCII)
+_NAMED = re.compile(r"(?:.*[^0-9a-f])?([0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(?:[^0-9a-f].*)?", re.ASCII)
+_ADDRESSES = ("pcibusid", "pciaddress", "pciaddr", "pcieaddress", "pcibus", "bdf")  # what drivers call it
 _UUIDS = ("uuid", "parentuuid")
 
 
@@ -63,7 +63,8 @@ def _addresses(device: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _written(found: re.Match[str]) -> str:
-    return f"{found[1]}:{found[2]}:{found[3]}.{found[4]}"
+    """As the kernel does: NVML fills the domain up to eight digits."""
+    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}"
 
 
 def _strings(device: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
@@ -94,49 +95,51 @@ def _first(spec: Mapping[str, Json]) -> str:
 
 
 _GUARD = re.compile(r"device\.driver\s*==\s*(['\"])[^'\"\\]+\1|(['\"])[^'\"\\]+\2\s*==\s*device\.driver", re.ASCII)
-_GUARD_IN = re.compile(r"device\.driver\s+in\s*\[[^\]\\]*\]", re.ASCII)
+_TEXT = r"\s*(?:'[^'\\]*'|\"[^\"\\]*\")\s*"
+_GUARD_IN = re.compile(rf"device\.driver\s+in\s*\[{_TEXT}(?:,{_TEXT})*,?\s*\]", re.ASCII)
+
+
+# Raw strings, bytes and triple quotes have rules of their own: nobody needs them for the name of a driver.
+_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*)|(?P<odd>[A-Za-z]["']|"{3}|'{3})|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\|\||&&|.""",
+    re.ASCII | re.DOTALL,
+)
 
 
 def _guards(expression: str) -> bool:
     """Does it ask for a driver, whatever else it says: `device.driver == "gpu.example.com" && …`?"""
-    text = expression.strip()
-    parts = _split(text, "||")
-    if parts is None:
+    alternatives = _split(expression, "||")
+    if alternatives is None:
         return False
+    if len(alternatives) > 1:
+        return all(map(_guards, alternatives))
+    parts = _split(alternatives[0], "&&") or [""]
     if len(parts) > 1:
-        return all(_guards(one) for one in parts)
-    conjuncts = _split(text, "&&") or []
-    if len(conjuncts) > 1:
-        return any(_guards(one) for one in conjuncts)
+        return any(map(_guards, parts))
+    text = parts[0].strip()
     if text.startswith("(") and text.endswith(")"):
         return _guards(text[1:-1])
     return bool(_GUARD.fullmatch(text) or _GUARD_IN.fullmatch(text))
 
 
 def _split(text: str, operator: str) -> list[str] | None:
-    """The operands of an operator that stands in no brackets and no quotes; None for text that is not balanced."""
-    parts, depth, quote, start, at = [], 0, "", 0, 0
-    while at < len(text):
-        sign = text[at]
-        if quote:
-            at += sign == "\\"
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == "?" and depth == 0 and text[at - 1 : at] != "[" and text[at - 1 : at] != ".":
+    """The operands of an operator that stands in no brackets, without comments; None for what is not understood."""
+    parts, depth, before = [""], 0, ""
+    for found in _TOKEN.finditer(text):
+        sign = " " if found["comment"] is not None else found[0]
+        if found["odd"] is not None or sign in ("'", '"'):
+            return None
+        if sign == "?" and depth == 0 and before not in (".", "["):
             return None  # a condition: which of two is not for us to say
-        elif text.startswith(operator, at) and depth == 0:
-            parts.append(text[start:at])
-            at += len(operator) - 1
-            start = at + 1
+        depth += (sign in ("(", "[", "{")) - (sign in (")", "]", "}"))
         if depth < 0:
             return None
-        at += 1
-    return [*parts, text[start:]] if not depth and not quote else None
+        before = sign
+        if sign == operator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts if depth == 0 else None
 
 
 def _map(said: Json) -> Mapping[str, Json]:
