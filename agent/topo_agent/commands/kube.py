@@ -91,7 +91,7 @@ def _publish_slice(client: Client, want: Wanted, dry_run: str | None) -> None:
     from topo_agent.publishers.kube import slices
 
     if slices.minor(client) < slices.SINCE:
-        raise CouldNot(f"{client.host}: slices need Kubernetes 1.{slices.SINCE}, where device taints are kept")
+        raise CouldNot(slices.TOO_OLD.format(client.host))
     classes, _ = slices.listed(client.get(slices.CLASSES))
     open_ = unguarded(classes)
     if open_:
@@ -100,13 +100,10 @@ def _publish_slice(client: Client, want: Wanted, dry_run: str | None) -> None:
     want = want._replace(uid=uid)
     found = slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={want.node}"))[0]
     current = next((one for one in found if slices.about(one, "name") == want.name), None)
-    changed = current is None or not slices.same(current, want)
+    changed = current is not None if not want.devices else current is None or not slices.same(current, want)
     if changed and want.devices:
-        try:
-            slices.write(client, want, current, last=0, dry_run=dry_run is not None)
-        except slices.Dropped as error:
-            raise CouldNot(str(error)) from None
-    elif current is not None and not want.devices:
+        slices.write(client, want, current, last=0, dry_run=dry_run is not None)
+    elif changed and current is not None:
         slices.delete(client, current, dry_run=dry_run is not None)
     _tell(f"ResourceSlice {want.name}, {len(want.devices)} devices: {_done(changed=changed, dry_run=dry_run)}")
 
@@ -133,6 +130,9 @@ def unpublish(dry_run: str | None, settings: Settings) -> None:
         node = nodes.read(client, chosen.carrier, whole=True)
         gone = sorted(node.ours)
         nodes.remove(client, node, dry_run=server)
+        if node.carrier.kind != "Node":
+            node = nodes.read(client, nodes.node_carrier(chosen.name))
+        nodes.forget(client, node, dry_run=server)
     give("".join(f"{key}-\n" for key in gone), None)
     done = f"{len(gone)} labels {'would be ' if dry_run else ''}removed" if gone else "no label of ours is there"
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {done}")

@@ -7,6 +7,7 @@ has to be prepared for them.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,11 +25,13 @@ from topo_agent.host import Json
 from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube import slices
 from topo_agent.publishers.kube.client import Client, Object, Trouble, Watch
-from topo_agent.publishers.kube.slices import SHARED, Dropped, Wanted
+from topo_agent.publishers.kube.slices import SHARED, Wanted
 from topo_agent.views.slices import Candidate, fitted
 
 _HOLD = 600.0  # seconds that a function counts as covered after its driver's slice went
+_LONG = 86400.0  # the same after a wipe: a driver may be slow to come back, and one that is gone must not count forever
 _WIPE = 10.0  # seconds that one may take
+_SOON = 0.2  # seconds after which what others changed in theirs is looked at: one change seldom comes alone
 _MEMORY = 256  # functions that are remembered at most
 
 
@@ -51,36 +54,40 @@ class Form(NamedTuple):
 
 
 class Remembered:
-    """What others covered, and for how long nobody has. After a wipe nobody is missed: they may only be slow."""
+    """What others cover, and what they covered and for how long that counts: after a wipe they may only be slow."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, float] = {}  # address or UUID -> when it was covered last; infinite since a wipe
-        self._wiped = float("-inf")
+        self._here: frozenset[str] = frozenset()  # addresses and UUIDs
+        self._gone: dict[str, float] = {}  # what is covered no more -> until when it counts as if it were
+        self._wiped = -math.inf
 
     def remember(self, words: Iterable[str], now: float, *, wiped: bool) -> None:
-        for word in sorted(words)[:_MEMORY]:
-            self._seen.setdefault(word, float("inf") if wiped else now)
+        """What an earlier run saw."""
+        for word in set(words) - self._here:
+            self._gone.setdefault(word, now + (_LONG if wiped else _HOLD))
 
     def wiped(self, now: float) -> None:
         self._wiped = now
-        self._seen = dict.fromkeys(self._seen, float("inf"))
+        self._gone = {word: max(until, now + _LONG) for word, until in self._gone.items()}
 
     def look(self, found: Covered, now: float) -> None:
         """One after another goes in a wipe: what is there a moment later may be about to."""
-        when = now if now - self._wiped > _WIPE else float("inf")
-        self._seen |= dict.fromkeys(found.addresses | found.uids, when)
-        self._seen = {word: when for word, when in self._seen.items() if now - when <= _HOLD}
+        here = found.addresses | found.uids
+        until = now + (_HOLD if now - self._wiped > _WIPE else _LONG)
+        self._gone |= dict.fromkeys(self._here - here, until)
+        self._gone = {word: until for word, until in self._gone.items() if word not in here and now < until}
+        self._here = here
 
     def due(self) -> float:
         """When the next one is given up, if nobody covers it till then."""
-        return min((when + _HOLD for when in self._seen.values()), default=float("inf"))
+        return min(self._gone.values(), default=math.inf)
 
     @property
     def words(self) -> frozenset[str]:
-        return frozenset(self._seen)
+        return self._here | self._gone.keys()
 
     def has(self, one: Candidate) -> bool:
-        return one.address in self._seen or (one.uid is not None and one.uid in self._seen)
+        return not self.words.isdisjoint({one.address, one.uid})
 
 
 class _State:
@@ -90,8 +97,15 @@ class _State:
         self.uid = uid
         self.slices: dict[str, Object] = {}
         self.classes: dict[str, Object] = {}
-        self.refused: str | None = None  # by the server, for as long as the session lasts
+        self.refused: tuple[Wanted, str] | None = None  # what the server does not take, and why
         self.annotated = ""
+
+
+class _Plan(NamedTuple):
+    want: Wanted
+    current: Object | None  # what it is
+    stale: list[Object]  # others of our driver
+    why: str | None  # it is held back
 
 
 class Slices(Keeper):
@@ -106,6 +120,7 @@ class Slices(Keeper):
         self._settled = False  # readings have agreed at least once
         self._remembered = Remembered()
         self._generation = 0
+        self._stands: bool | None = None  # our slice, as far as we know: when it is gone, somebody took it
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.cut: dict[str, int] = {}
         self.why_held: str | None = None
@@ -134,8 +149,8 @@ class Slices(Keeper):
 
     def session(self, client: Client) -> None:
         if slices.minor(client) < slices.SINCE:
-            self._hold(f"{client.host}: slices need Kubernetes 1.{slices.SINCE}, where device taints are kept")
-            raise Trouble("refused", self.why_held or "")
+            self.why_held = slices.TOO_OLD.format(client.host)
+            raise Trouble("refused", f"held back: {self.why_held}")
         node = nodes.read(client, nodes.node_carrier(self._form.node))
         state = _State(node.uid)
         mine, version = slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={self._form.node}"))
@@ -159,14 +174,16 @@ class Slices(Keeper):
         self._generation = max([self._generation, *map(slices.generation, ours)])
         with self._lock:
             self._held.remember(_shared(ours))
-        words = state.annotated.split(",") if state.annotated else []
-        self._remembered.remember(words, time.monotonic(), wiped=not ours)
+        words, now = state.annotated.split(",") if state.annotated else [], time.monotonic()
+        self._remembered.remember(words, now, wiped=not ours)
+        if self._stands and not ours:
+            self._remembered.wiped(now)
 
     def _watch_both(self, client: Client, state: _State, of_slices: Watch, of_classes: Watch) -> None:
         disputes, due = Disputes(), None
         while not self.stopping:
-            rest = min((one for one in (due, self._remembered.due()) if one is not None), default=None)
-            event = self.event(None if rest == float("inf") else rest)
+            rest = min(math.inf if due is None else due, self._remembered.due())
+            event = self.event(None if rest == math.inf else rest)
             if event == "stop":
                 return
             if event is None or event == "changed":
@@ -181,26 +198,42 @@ class Slices(Keeper):
             if isinstance(said, Trouble):
                 raise said
             gone = _taken(state.slices if watch is of_slices else state.classes, said)
-            if (
-                watch is of_slices
-                and gone is not None
-                and (slices.driver(gone) == self._form.domain or not state.slices)
-            ):
+            if watch is of_slices and gone is not None and self._wiped(state, gone):
                 self._remembered.wiped(time.monotonic())
-                state.uid = nodes.read(client, nodes.node_carrier(self._form.node)).uid
-            if due is None and said["type"] != "BOOKMARK":
-                due = time.monotonic() + disputes.patience(time.monotonic()) if self._differs(state) else None
+                node = nodes.read(client, nodes.node_carrier(self._form.node))  # it may be another Node by now
+                state.uid, state.annotated = node.uid, node.annotations.get(self._form.annotation, "")
+            due = self._due(state, said, due, disputes)
+
+    def _due(self, state: _State, event: Object, due: float | None, disputes: Disputes) -> float | None:
+        """When it is to be put right. Only over our own slice is there somebody to be patient with."""
+        if event["type"] == "BOOKMARK" or not self._differs(state):
+            return due
+        now = time.monotonic()
+        if not self._is_ours(event["object"]):
+            return min(due or math.inf, now + _SOON)
+        return now + disputes.patience(now) if due is None else due
+
+    def _wiped(self, state: _State, gone: Object) -> bool:
+        """Is it more than one driver that went? Ours is never taken away by a driver that goes."""
+        return bool(self._stands) if self._is_ours(gone) else not state.slices
+
+    def _is_ours(self, one: Json) -> bool:
+        """Our slice itself; there is no other of our driver, or not for long."""
+        form = self._form
+        return isinstance(one, dict) and slices.about(one, "name") == slices.name_of(form.node, form.domain)
 
     # What should be
 
     def _differs(self, state: _State) -> bool:
-        want, current, stale, why = self._plan(state)
-        if why is not None or want is None:
-            return current is not None or bool(stale)
-        return bool(stale) or current is None or not slices.same(current, want)
+        plan = self._plan(state)
+        if plan is None:
+            return False
+        if plan.why is not None or not plan.want.devices:
+            return plan.current is not None or bool(plan.stale)
+        return bool(plan.stale) or plan.current is None or not slices.same(plan.current, plan.want)
 
-    def _plan(self, state: _State) -> tuple[Wanted | None, Object | None, list[Object], str | None]:
-        """(what it should be, what it is, others of ours, why it is held back)."""
+    def _plan(self, state: _State) -> _Plan | None:
+        """None while nothing is known yet: what stands is left."""
         form, now = self._form, time.monotonic()
         others = covered(state.slices.values(), by_others_than=form.domain)
         self._remembered.look(others, now)
@@ -211,69 +244,86 @@ class Slices(Keeper):
         with self._lock:
             candidates, facts, settled = self._candidates, self._held.published, self._settled
         if candidates is None or not settled:
-            return None, None, [], None  # nothing is known yet: what stands is left
+            return None
         shared = {word: facts[name].raw for name, word in SHARED.items() if name in facts}
         left = [one for one in candidates if not self._remembered.has(one)]
         fit = fitted(left, shared, taint=form.taint)
         self.cut = fit.cut
         want = Wanted(form.node, state.uid, form.domain, fit.devices, form.mode == "allocatable")
-        return want if fit.devices else None, current, stale, self._why_held(state)
+        return _Plan(want, current, stale, self._why_held(state, want))
 
-    def _why_held(self, state: _State) -> str | None:
+    def _why_held(self, state: _State, want: Wanted) -> str | None:
         open_ = unguarded(state.classes.values())
         if open_:
             some = ", ".join(open_[:3]) + (f" and {len(open_) - 3} more" if len(open_) > 3 else "")
             return slices.OPEN.format(some)
-        return state.refused
+        refused = state.refused
+        return refused[1] if refused is not None and refused[0] == want else None
 
     def _settle(self, client: Client, state: _State) -> None:
-        want, current, stale, why = self._plan(state)
-        for one in stale:
+        plan = self._plan(state)
+        if plan is None:
+            return
+        for one in plan.stale:
             slices.delete(client, one)
             state.slices.pop(slices.about(one, "name"), None)
-        if why is not None:
-            self._hold(why)
+        if plan.why is not None:
+            self._hold(plan.why)
         elif self.why_held is not None:
             self.why_held = None
-            self.log.well("slices held", "slices are published again")
-        if why is not None or want is None:
-            if current is not None:
-                slices.delete(client, current)
-                state.slices.pop(slices.about(current, "name"), None)
-        elif current is None or not slices.same(current, want):
-            self._write(client, state, want, current)
+            self.log.well("slices held", "slices are held back no more")
+        if plan.why is not None or not plan.want.devices:
+            self._withdraw(client, state, plan.current)
+        elif plan.current is None or not slices.same(plan.current, plan.want):
+            self._write(client, state, plan.want, plan.current)
+        else:
+            self._stands = True
         self._annotate(client, state)
+
+    def _withdraw(self, client: Client, state: _State, current: Object | None) -> None:
+        self._stands = False  # before it goes: that it is gone is no news then
+        if current is not None:
+            slices.delete(client, current)
+            state.slices.pop(slices.about(current, "name"), None)
+            self.log.note("slices", f"withdrawn from node {self._form.node}")
 
     def _write(self, client: Client, state: _State, want: Wanted, current: Object | None) -> None:
         try:
             said = slices.write(client, want, current, last=self._generation)
-        except Dropped as error:
-            self._results["error"] += 1
-            state.refused = str(error)
-            self._hold(state.refused)
-            return
         except Trouble as error:
             self._results[{"conflict": "conflict", "forbidden": "denied"}.get(error.kind, "error")] += 1
             if error.kind != "refused":
                 raise
-            lists = "; slice-numa = list needs the feature gate DRAListTypeAttributes" if self._form.lists else ""
-            state.refused = f"{error}{lists}"
-            self._hold(state.refused)
+            state.refused = want, str(error)
+            self._hold(str(error))
+            self._withdraw(client, state, current)  # what it said is true no more
             return
         self._results["ok"] += 1
+        self._stands = True
         self._generation = slices.generation(said)
         state.slices[want.name] = said
         self.log.note("slices", f"{len(want.devices)} devices of node {want.node} published as {want.driver}")
 
     def _annotate(self, client: Client, state: _State) -> None:
         """What others cover is remembered at the Node: after a boot their slices are gone, and ours comes first."""
-        text = ",".join(sorted(self._remembered.words)[:_MEMORY])
+        with self._lock:
+            candidates = self._candidates or ()
+        # What does not fit is of no function of ours.
+        mine = {word for one in candidates for word in (one.address, one.uid)}
+        text = ",".join(sorted(self._remembered.words, key=lambda word: (word not in mine, word))[:_MEMORY])
         if text == state.annotated:
             return
         annotations: dict[str, Json] = {self._form.annotation: text} if text else {}
         about: dict[str, Json] = {"name": self._form.node, "uid": state.uid, "annotations": annotations}
         said: Object = {"apiVersion": "v1", "kind": "Node", "metadata": about}
-        client.apply(nodes.node_carrier(self._form.node).path, said, manager=nodes.OF_SLICES)
+        try:
+            client.apply(nodes.node_carrier(self._form.node).path, said, manager=nodes.OF_SLICES)
+        except Trouble as error:
+            if not (error.kind == "forbidden" or nodes.of_owners(error)):
+                raise
+            self.log.once("slices memory", f"what others cover cannot be kept at the Node: {error}")
+        else:
+            self.log.well("slices memory", "what others cover is kept at the Node again")
         state.annotated = text
 
     def _hold(self, why: str) -> None:

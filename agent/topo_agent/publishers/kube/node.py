@@ -162,7 +162,7 @@ def apply(client: Client, node: Node, wanted: Wanted, *, dry_run: bool = False) 
         try:
             return of(client.apply(node.carrier.path, patch(node, wanted), dry_run=dry_run), node.carrier)
         except Trouble as error:
-            if error.kind != "conflict" or not _of_owners(error.answer):
+            if not of_owners(error):
                 raise
             fresh = read(client, node.carrier)
             if fresh.uid != node.uid:
@@ -172,13 +172,16 @@ def apply(client: Client, node: Node, wanted: Wanted, *, dry_run: bool = False) 
 
 
 def remove(client: Client, node: Node, *, dry_run: bool = False) -> None:
-    """Take everything of ours back, what the publisher of slices remembers too; a NodeFeature is ours as a whole."""
-    if node.carrier.kind != "Node":
-        if node.uid:
-            client.delete(node.carrier.path, uid=node.uid, dry_run=dry_run)
-        return
-    if not satisfied(node, NOTHING):
-        apply(client, node, NOTHING, dry_run=dry_run)
+    """Take everything of ours back; a NodeFeature is ours as a whole."""
+    if node.carrier.kind == "Node":
+        if not satisfied(node, NOTHING):
+            apply(client, node, NOTHING, dry_run=dry_run)
+    elif node.uid:
+        client.delete(node.carrier.path, uid=node.uid, dry_run=dry_run)
+
+
+def forget(client: Client, node: Node, *, dry_run: bool = False) -> None:
+    """Take back what the publisher of slices remembers at a Node."""
     if node.remembered:
         about: dict[str, Json] = {"name": node.carrier.name, "uid": node.uid}
         said: Object = {"apiVersion": "v1", "kind": "Node", "metadata": about}
@@ -208,10 +211,10 @@ def remembered(text: str | None, names: Iterable[str]) -> dict[str, Fact]:
     return found
 
 
-def _of_owners(status: Json) -> bool:
-    """Is a conflict one of fields that somebody else owns? A uid that does not fit is another."""
-    causes = _map(_map(status).get("details")).get("causes")
-    return any(
+def of_owners(error: Trouble) -> bool:
+    """Is it a conflict of fields that somebody else owns? A uid that does not fit is another."""
+    causes = _map(_map(error.answer).get("details")).get("causes")
+    return error.kind == "conflict" and any(
         _map(one).get("reason") == "FieldManagerConflict" for one in (causes if isinstance(causes, list) else ())
     )
 

@@ -19,8 +19,11 @@ CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 SINCE = 36
 """The first minor version that keeps taints by default: before it a device that we mark would be given away."""
 
+TOO_OLD = f"{{}}: slices need Kubernetes 1.{SINCE}, where device taints are kept"
 OPEN = "DeviceClass {} names no driver: its claims would look at our devices, too, and could fail"
 """Why a slice is held back."""
+
+_LISTS = "slice-numa = list needs the feature gate DRAListTypeAttributes"
 
 SHARED = {"nvlink-clique": "nvlinkClique", "rack": "rack"}
 """Readings that every device says, and what the attribute is called."""
@@ -40,10 +43,6 @@ class Wanted(NamedTuple):
     @property
     def name(self) -> str:
         return name_of(self.node, self.driver)
-
-
-class Dropped(Exception):
-    """The server did not keep a field: one line, which says what that means."""
 
 
 def taint(domain: str) -> str:
@@ -127,19 +126,35 @@ def same(one: Mapping[str, Json], wanted: Wanted) -> bool:
 
 
 def write(client: Client, wanted: Wanted, current: Object | None, *, last: int, dry_run: bool = False) -> Object:
-    """Create or update it; `last` is the highest generation so far. Dropped where the server keeps less than it got."""
-    number = max(generation(current), last) + 1
-    if current is None:
-        said = client.create(SLICES, body(wanted, generation=number), dry_run=dry_run)
-    else:
-        sent = body(wanted, generation=number, over=current)
-        said = client.update(f"{SLICES}/{wanted.name}", sent, dry_run=dry_run)
-    lost = _lost(said, wanted)
-    if lost is not None:
-        if not dry_run:
-            delete(client, said)
-        raise Dropped(lost)
+    """Create or update it; `last` is the highest generation so far. Trouble of kind "refused" where the server does not
+    take it or keeps less than it got.
+
+    It is asked first what it would keep: devices that lose their taint are given away at once.
+    """
+    sent = body(wanted, generation=max(generation(current), last) + 1, over=current)
+    said: Object = {}
+    for dry in (True,) if dry_run else (True, False):
+        try:
+            if current is None:
+                said = client.create(SLICES, sent, dry_run=dry)
+            else:
+                said = client.update(f"{SLICES}/{wanted.name}", sent, dry_run=dry)
+        except Trouble as error:
+            if error.kind == "refused" and _has_lists(wanted):
+                raise Trouble("refused", f"{error}; {_LISTS}") from None
+            raise
+        lost = _lost(said, wanted)
+        if lost is not None:
+            if not dry:
+                delete(client, said)
+            raise Trouble("refused", lost)
     return said
+
+
+def _has_lists(wanted: Wanted) -> bool:
+    return any(
+        "ints" in _map(value) for one in wanted.devices for value in _map(_map(one).get("attributes")).values()
+    )  # fmt: skip
 
 
 def delete(client: Client, one: Mapping[str, Json], *, dry_run: bool = False) -> None:
