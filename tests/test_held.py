@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tests.paper import NVIDIA, answers, grown, nvml, topology
 from tests.test_rack import FILES, ZERO, A, fabric, gpus
 from topo_agent.graph import fabric as fabrics
-from topo_agent.graph.fabric import Level, Reading, known, none, unsure
+from topo_agent.graph.fabric import Level, Place, Reading, known, none, unsure
 from topo_agent.graph.held import Fact, Held
 from topo_agent.graph.labels import value
+from topo_agent.graph.readings import readings
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
 from topo_agent.publishers.kube.node import memory, remembered
@@ -305,3 +306,10 @@ def test_a_day_of_faults() -> None:
         assert 1 <= day.changes <= day.truths + 1
         print(f"{day.readings} readings, {day.faults} of them faulty, {day.truths} moves, {day.changes} changes")
     assert sum(day.faults for day in days) > 200
+
+
+def test_a_silent_driver_is_no_other_shape() -> None:
+    """Links are part of a shape, and only the driver tells them."""
+    whole, silent = gpus({"fabric": fabric()}, {"fabric": fabric()}), topology(FILES)
+    assert readings(whole, (), Place({}))["shape"].standing == "known"
+    assert readings(silent, (), Place({}))["shape"].standing == "unsure"

@@ -19,7 +19,7 @@ Level = Literal["nvlink-clique", "nvlink-domain", "rack", "block", "leaf"]
 Standing = Literal["known", "none", "unsure"]
 
 _NVIDIA = 0x10DE
-_NOBODYS = frozenset({"vfio-pci", "nvgrace_gpu_vfio_pci", "nvidia-vgpu-vfio"})  # the GPU is in a virtual machine
+GIVEN_AWAY = frozenset({"vfio-pci", "nvgrace_gpu_vfio_pci", "nvidia-vgpu-vfio"})  # the GPU is in a virtual machine
 
 
 class Reading(NamedTuple):
@@ -68,7 +68,7 @@ def nvlink(topology: Topology) -> tuple[tuple[Level, Reading], ...]:
     The clique id alone is not unique, so the clique is named with its domain (NVIDIA/k8s-dra-driver-gpu issue 377). A
     fabric that is up and has no cluster (nothing but zeros) is an HGX board: certainly none.
     """
-    gpus = [gpu for gpu in physical(topology, "gpu") if gpu.vendor == _NVIDIA and gpu.driver not in _NOBODYS]
+    gpus = nvidia(topology)
     if topology.devices is None:
         return _both(unsure("nvml", "no PCI functions are recorded"))
     if not gpus:
@@ -93,6 +93,11 @@ def nvlink(topology: Topology) -> tuple[tuple[Level, Reading], ...]:
     if len(cliques) > 1:
         return ("nvlink-domain", domain), ("nvlink-clique", unsure("nvml", "the GPUs name different cliques"))
     return ("nvlink-domain", domain), ("nvlink-clique", known(next(iter(cliques)), "nvml"))
+
+
+def nvidia(topology: Topology) -> list[Device]:
+    """The NVIDIA GPUs that no virtual machine has."""
+    return [gpu for gpu in physical(topology, "gpu") if gpu.vendor == _NVIDIA and gpu.driver not in GIVEN_AWAY]
 
 
 def gfd_clique(topology: Topology) -> Reading:

@@ -91,6 +91,12 @@ def _covered(choices: tuple[Choice, ...], farthest: int, what: str) -> Reading:
 
 
 def _shape(topology: Topology) -> Reading:
+    """Links are a part of it that drivers tell: while one is silent the machine would look like another."""
     if topology.devices is None:
         return unsure("pci", "no PCI functions are recorded")
+    theirs = fabric.nvidia(topology)
+    silent = [gpu for gpu in theirs if gpu.names.nvml_index is None]
+    silent += [gpu for gpu in physical(topology, "gpu") if gpu.driver is None and gpu not in theirs]
+    if silent:
+        return unsure("driver", f"no driver tells of {silent[0].address}")
     return known(shape(topology), "pci")
