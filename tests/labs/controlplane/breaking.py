@@ -17,7 +17,7 @@ import subprocess
 import threading
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,11 +41,15 @@ _OF_A_CONNECTION = {
 
 @dataclass(frozen=True)
 class Answer:
-    """An error that the API server did not send. With `after`, it has done what it was asked for all the same."""
+    """An error that the API server did not send. With `after`, it has done what it was asked for all the same.
+
+    `said`: another answer than a Status.
+    """
 
     status: int
     retry_after: int | None = None
     after: bool = False
+    said: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -312,7 +316,7 @@ class _Connection(BaseHTTPRequestHandler):
             "reason": reason,
             "code": fault.status,
         }
-        body = json.dumps(said).encode()
+        body = json.dumps(fault.said or said).encode()
         self.send_response(fault.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -100,7 +100,8 @@ class Client:
         dry_run: bool,
     ) -> Object:
         """Strictly: a field that the server does not know is an error."""
-        query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        query = {"dryRun": "All"} if dry_run else {}
+        query |= {"fieldManager": manager, "fieldValidation": "Strict"}
         headers = {"Accept": "application/json", "Content-Type": kind}
         return self._whole(verb, path, query, headers, json.dumps(body).encode())
 
