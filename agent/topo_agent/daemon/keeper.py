@@ -16,10 +16,12 @@ from typing import Literal
 from topo_agent.daemon.log import Log
 from topo_agent.publishers.kube.client import Client, Object, Trouble, Watch
 
+LASTING = 10.0
+"""Seconds after which a connection was a good one."""
+
 _JITTER = 5.0  # seconds at the start: the agents of a whole cluster start together
 _END = 0.5  # seconds that the thread has to end
 _FIRST, _LAST = 1.0, 300.0  # seconds between two tries
-_LASTING = 10.0  # seconds after which a connection was a good one
 _QUIET = 600.0  # seconds without a dispute, after which the next one is the first again
 _PATIENCE = (0.2, 5.0, 15.0, 60.0, 300.0)  # seconds before ours is written again, the longer the more often it is taken
 _SECONDS = (3600, 7200)  # that a watch is asked for: agents must not come back all at once
@@ -60,12 +62,12 @@ class Disputes:
 class Keeper:
     """What each of them has in common; `session` is what it does."""
 
-    def __init__(self, subject: str, connect: Callable[[], Client], log: Log, *, jitter: float = _JITTER) -> None:
-        self.subject, self._connect, self.log, self._jitter = subject, connect, log, jitter
+    def __init__(self, subject: str, connect: Callable[[], Client], log: Log) -> None:
+        self.subject, self._connect, self.log = subject, connect, log
         self.stopping = False
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=subject, daemon=True)
-        self._watches: list[Watch] = []
+        self._watches: set[Watch] = set()  # that are open
 
     def start(self) -> None:
         self._thread.start()
@@ -87,7 +89,7 @@ class Keeper:
     def watch(self, client: Client, path: str, *, field: str, version: str, accept: str) -> Watch:
         seconds = random.randint(*_SECONDS)  # noqa: S311 no secret
         watch = client.watch(path, field=field, version=version, seconds=seconds, accept=accept)
-        self._watches.append(watch)
+        self._watches.add(watch)
         threading.Thread(target=self._hear, args=(watch,), name="watch", daemon=True).start()
         return watch
 
@@ -106,25 +108,27 @@ class Keeper:
             self._events.put((watch, error))
         else:
             self._events.put((watch, None))
+        watch.close()
+        self._watches.discard(watch)
 
     def _run(self) -> None:
         backoff, client = Backoff(), None
-        self._wait(random.uniform(0, self._jitter))  # noqa: S311 no secret
+        self._wait(random.uniform(0, _JITTER))  # noqa: S311 no secret
         while not self.stopping:
             began, said = time.monotonic(), None
             try:
                 client = client or self._connect()
                 self.session(client)
             except Trouble as error:
-                if error.kind in ("config", "unauthorized"):
-                    client = None  # another token, another file: found anew
+                if error.kind in ("config", "unauthorized", "unreachable"):
+                    client = None  # another token, CA or server may be in the files by now
                 self.log.once(self.subject, str(error))
                 said = error.retry_after
             except Exception as error:  # noqa: BLE001 the thread must outlive whatever an answer holds
                 self.log.once(self.subject, f"{type(error).__name__}: {error}")
-            while self._watches:
-                self._watches.pop().close()
-            if time.monotonic() - began > _LASTING:
+            for watch in tuple(self._watches):
+                watch.close()
+            if time.monotonic() - began > LASTING:
                 backoff.well()
             self._wait(backoff.after(said))
 

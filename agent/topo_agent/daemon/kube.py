@@ -1,21 +1,19 @@
 """The thread that keeps this node's labels as they should be, at the API server. The loop never waits for it.
 
 It reads the Node once, writes when something differs, and then only watches: the Node of this machine and no other.
-Trouble is told once and tried again, each time later.
 """
 
 from __future__ import annotations
 
 import os
-import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import Family, published
+from topo_agent.daemon.keeper import LASTING, Disputes, Keeper
 from topo_agent.daemon.log import Log
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
@@ -25,14 +23,6 @@ from topo_agent.publishers.kube.node import Carrier, Node, Wanted
 
 HOLD = 600.0
 """Seconds that a published value may be in doubt before that is told."""
-
-_JITTER = 5.0  # seconds at the start: the agents of a whole cluster start together
-_END = 0.5  # seconds that the thread has to end
-_FIRST, _LAST = 1.0, 300.0  # seconds between two tries
-_LASTING = 10.0  # seconds after which a connection was a good one
-_QUIET = 600.0  # seconds without a dispute, after which the next one is the first again
-_PATIENCE = (0.2, 5.0, 15.0, 60.0, 300.0)  # seconds before ours is written again, the longer the more often it is taken
-_WATCH = (3600, 7200)  # seconds that a watch is asked for: agents must not come back all at once
 
 
 class Settled(NamedTuple):
@@ -48,65 +38,20 @@ class Settled(NamedTuple):
         return f"{self.domain}/labels"
 
 
-class Backoff:
-    """How long to wait before the next try: twice as long each time, with jitter, or as long as the server says."""
-
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        self._chance, self._next = chance, _FIRST
-
-    def after(self, said: float | None) -> float:
-        waited, self._next = self._next, min(self._next * 2, _LAST)
-        return max(said or 0.0, waited * (0.5 + self._chance() / 2))
-
-    def well(self) -> None:
-        self._next = _FIRST
-
-
-class Disputes:
-    """Somebody takes our labels away: written again soon, and later and later while he goes on."""
-
-    def __init__(self) -> None:
-        self._times, self._last = 0, float("-inf")
-
-    def patience(self, now: float) -> float:
-        if now - self._last > _QUIET:
-            self._times = 0
-        self._last = now
-        waited = _PATIENCE[min(self._times, len(_PATIENCE) - 1)]
-        self._times += 1
-        return waited
-
-
-_Event = Literal["changed", "stop"] | tuple[Watch, Object | Trouble | None]
-"""What the thread waits for; of a watch an event, what broke it off, or None where the server ended it."""
-
-
-class Labels:
+class Labels(Keeper):
     """What the loop hands over and asks for; all of it returns at once."""
 
-    def __init__(self, settled: Settled, connect: Callable[[], Client], log: Log, *, jitter: float = _JITTER) -> None:
-        self._settled, self._connect, self._log, self._jitter = settled, connect, log, jitter
+    def __init__(self, settled: Settled, connect: Callable[[], Client], log: Log) -> None:
+        super().__init__("labels", connect, log)
+        self._settled = settled
         self._held = Held()
         self._lock = threading.Lock()  # of _held, and of what follows
         self._remembered = False  # what earlier runs published is in _held
         self._began = False  # there is a reading: what is held is more than a memory
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="labels", daemon=True)
-        self._client: Client | None = None
         self.system_uuid: str | None = None
         self._named = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable once the systemUUID is known
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.disputed: frozenset[str] = frozenset()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Nothing is removed: the labels are true until somebody knows better."""
-        self._stopping = True
-        self._events.put("stop")
-        self._thread.join(_END)
 
     def read(self, readings: Mapping[str, Reading], now: float) -> None:
         """What a scan found."""
@@ -116,11 +61,11 @@ class Labels:
             after, first, self._began = self._held.published, not self._began, True
             doubted = [*self._held.doubted(now, HOLD)]
         for name, why in doubted:
-            self._log.once(f"label {name}", f"kept, and not confirmed for {HOLD / 60:g} minutes: {why}")
+            self.log.once(f"label {name}", f"kept, and not confirmed for {HOLD / 60:g} minutes: {why}")
         for name in after.keys() - dict(doubted).keys():
-            self._log.well(f"label {name}", "confirmed again")
+            self.log.well(f"label {name}", "confirmed again")
         if first or before != after:
-            self._events.put("changed")
+            self.changed()
 
     @property
     def undecided(self) -> bool:
@@ -152,26 +97,7 @@ class Labels:
 
     # The thread
 
-    def _run(self) -> None:
-        backoff = Backoff()
-        self._wait(random.uniform(0, self._jitter))  # noqa: S311 no secret
-        while not self._stopping:
-            began, said = time.monotonic(), None
-            try:
-                client = self._client = self._client or self._connect()
-                self._session(client)
-            except Trouble as error:
-                if error.kind in ("config", "unauthorized"):
-                    self._client = None  # another token, another file: found anew
-                self._log.once("labels", str(error))
-                said = error.retry_after
-            except Exception as error:  # noqa: BLE001 the thread must outlive whatever an answer holds
-                self._log.once("labels", f"{type(error).__name__}: {error}")
-            if time.monotonic() - began > _LASTING:
-                backoff.well()
-            self._wait(backoff.after(said))
-
-    def _session(self, client: Client) -> None:
+    def session(self, client: Client) -> None:
         """From one reading of the Node on, until it has to be read again."""
         node = nodes.read(client, self._settled.carrier, whole=self.system_uuid is None)
         first, self.system_uuid = self.system_uuid is None, node.system_uuid or self.system_uuid or ""
@@ -180,46 +106,26 @@ class Labels:
         self._remember(node)
         node = self._settle(client, node)
         disputes = Disputes()
-        while not self._stopping:
+        while not self.stopping:
             began, watch = time.monotonic(), self._watch(client, node)
-            self._log.well("labels", "the API server answers again")
-            try:
-                node = self._until_it_ends(client, node, watch, disputes)
-            finally:
-                watch.close()
-            if time.monotonic() - began < _LASTING and not self._stopping:
+            self.log.well(self.subject, "the API server answers again")
+            node = self._until_it_ends(client, node, watch, disputes)
+            if time.monotonic() - began < LASTING and not self.stopping:
                 raise Trouble("unreachable", f"{client.host}: watches end as soon as they have begun")
 
     def _watch(self, client: Client, node: Node) -> Watch:
-        watch = client.watch(
-            node.carrier.collection, field=f"metadata.name={node.carrier.name}", version=node.version,
-            seconds=random.randint(*_WATCH), accept=node.carrier.accept,  # noqa: S311 no secret
-        )  # fmt: skip
-        threading.Thread(target=self._hear, args=(watch,), name="watch", daemon=True).start()
-        return watch
-
-    def _hear(self, watch: Watch) -> None:
-        try:
-            for event in watch.events():
-                self._events.put((watch, event))
-        except Trouble as error:
-            self._events.put((watch, error))
-        else:
-            self._events.put((watch, None))
+        carrier = node.carrier
+        field = f"metadata.name={carrier.name}"
+        return self.watch(client, carrier.collection, field=field, version=node.version, accept=carrier.accept)
 
     def _until_it_ends(self, client: Client, node: Node, watch: Watch, disputes: Disputes) -> Node:
         """Settle what changes. The Node as it was last, where the watch only ended; Trouble where it broke off."""
         due: float | None = None
-        while not self._stopping:
-            rest = None if due is None else max(due - time.monotonic(), 0.0)
-            try:
-                event = self._events.get(timeout=rest)
-            except queue.Empty:
-                node, due = self._settle(client, node), None
-                continue
+        while not self.stopping:
+            event = self.event(due)
             if event == "stop":
                 break
-            if event == "changed":
+            if event is None or event == "changed":
                 node, due = self._settle(client, node), None
                 continue
             heard, said = event
@@ -271,7 +177,7 @@ class Labels:
             self._results[{"conflict": "conflict", "forbidden": "denied"}.get(error.kind, "error")] += 1
             raise
         self._results["ok"] += 1
-        self._log.note("labels", f"{len(want.labels)} labels of {node.carrier.kind} {node.carrier.name} published")
+        self.log.note("labels", f"{len(want.labels)} labels of {node.carrier.kind} {node.carrier.name} published")
         return fresh._replace(system_uuid=node.system_uuid)
 
     def _tell(self, node: Node, want: Wanted) -> None:
@@ -279,19 +185,10 @@ class Labels:
         found = {key for key, text in want.labels.items() if node.others(key) and node.labels[key] != text}
         for key in sorted(found):
             who = ", ".join(sorted(node.others(key)))
-            self._log.once(f"label {key}", f"{who} says {node.labels[key]}, and we would say {want.labels[key]}: left")
+            self.log.once(f"label {key}", f"{who} says {node.labels[key]}, and we would say {want.labels[key]}: left")
         for key in sorted(self.disputed - found):
-            self._log.well(f"label {key}", "nobody says otherwise any more")
+            self.log.well(f"label {key}", "nobody says otherwise any more")
         self.disputed = frozenset(found)
-
-    def _wait(self, seconds: float) -> None:
-        """Until then, or until it is stopped; what else comes is looked at afterwards, in what is held."""
-        until = time.monotonic() + seconds
-        while not self._stopping and (rest := until - time.monotonic()) > 0:
-            try:
-                self._events.get(timeout=rest)
-            except queue.Empty:
-                return
 
 
 def wanted(settled: Settled, facts: Mapping[str, Fact]) -> Wanted:

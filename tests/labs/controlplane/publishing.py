@@ -35,9 +35,8 @@ ANNOTATION = "topo-agent.io/labels"
 BASE = Path(__file__).parents[3] / "daemonset/base"
 # What takes seconds for good reasons, in less. A copied machine is looked at every minute: not here.
 QUICK = """\
-from topo_agent.daemon import kube, loop, schedule
-kube.Labels.__init__.__kwdefaults__["jitter"] = 0.0
-kube._FIRST, kube._LAST = 0.2, 1.0
+from topo_agent.daemon import keeper, loop, schedule
+keeper._JITTER, keeper._FIRST, keeper._LAST = 0.0, 0.2, 1.0
 loop._CONFIRM, loop._POLL, schedule.SETTLE = 0.1, 3600.0, 0.05
 """
 # As it is, but for the looks at a machine that cannot change.

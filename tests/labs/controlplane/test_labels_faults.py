@@ -30,7 +30,7 @@ PATH = f"/api/v1/nodes/{NODE}"
 MEMORY = 80 << 20  # bytes
 # What is waited for before a server counts as silent; a watch has its bookmarks every minute.
 IMPATIENT = f"""{QUICK}
-kube._LAST = 0.4
+keeper._LAST = 0.4
 from topo_agent.publishers.kube import client
 client.Client._request.__kwdefaults__["read"], client._SILENT = {{read}}, {{silent}}
 """

@@ -34,7 +34,7 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 # Agents of a cluster do not start at once here, and readings agree sooner.
 SOON = """\
 from topo_agent.daemon import keeper, loop, schedule, slices
-keeper.Keeper.__init__.__kwdefaults__["jitter"] = 0.0
+keeper._JITTER = 0.0
 schedule.SETTLE, loop._CONFIRM = 0.05, 0.2
 """
 # Faults one after another, each of which would wait longer than the last one.
@@ -140,7 +140,7 @@ def taken(cluster: Cluster, numa: NumaForm) -> tuple[int, list[str]]:
     client, uid = Client(kubeconfig=cluster.kubeconfig), cluster.node(NODE)["metadata"]["uid"]
     good, wrong = 0, []
     for name in fixtures.NAMES:
-        found = candidates(fixtures.topology(name), numa=numa, virtual=True)
+        found = candidates(fixtures.topology(name), numa=numa)
         fit = fitted(found, {"rack": "r" * 70, "nvlinkClique": "日" * 30}, taint=slices.taint(OURS))
         want = Wanted(NODE, uid, OURS, fit.devices, skip_node_operations=False)
         slices.write(client, want, None, last=0)

@@ -55,7 +55,7 @@ class Client:
         self._urllib3 = urllib3
         self._configuration = _configured(Configuration(), kubeconfig, context)
         self._pool = RESTClientObject(self._configuration).pool_manager
-        self._watched = False  # its connection is taken: what else is asked closes its own behind it
+        self._watches = 0  # each has a connection of its own: what else is asked closes its own behind it
         self.requests: dict[tuple[str, str], int] = {}
 
     @property
@@ -115,11 +115,11 @@ class Client:
         if answer.status != 200:
             raise self._refused(answer, "WATCH")
         self._count("WATCH", "200")
-        self._watched = True
+        self._watches += 1
         return Watch(answer, self._troubled, self._over)
 
     def _over(self) -> None:
-        self._watched = False
+        self._watches -= 1
 
     # One request
 
@@ -142,7 +142,7 @@ class Client:
         from urllib.parse import urlencode
 
         everything = {"User-Agent": MANAGER, **headers, **self._credentials()}
-        if self._watched:
+        if self._watches:
             everything["Connection"] = "close"
         try:
             return self._pool.request(
@@ -224,6 +224,7 @@ class Watch:
 
     def __init__(self, answer: Any, troubled: Callable[[Exception], Trouble], over: Callable[[], None]) -> None:
         self._answer, self._troubled, self._over = answer, troubled, over
+        self._closed = False
 
     def events(self) -> Iterator[Object]:
         """`{"type": "MODIFIED", "object": {…}}`; an event of type ERROR is Trouble."""
@@ -246,7 +247,9 @@ class Watch:
 
     def close(self) -> None:
         """Also from another thread: the one that reads ends."""
-        self._over()
+        if not self._closed:
+            self._closed = True
+            self._over()
         with contextlib.suppress(Exception):
             self._answer.shutdown()  # urllib3 2.3
         with contextlib.suppress(Exception):
