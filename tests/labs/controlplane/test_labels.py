@@ -278,6 +278,18 @@ def test_in_a_pod(publishing: Publishing, rights: str, monkeypatch: pytest.Monke
     assert publishing.writes() == 1
 
 
+def test_another_ca(publishing: Publishing) -> None:
+    """The kubeconfig is read anew where a server is not the one that it speaks of."""
+    cluster = publishing.cluster
+    other = certificate(publishing.folder, "20200101000000Z", "20910101000000Z")
+    token = cluster.user_token("admin")
+    path = cluster.kubeconfig_for(token, "replaced", ca=other)
+    agent = publishing.start(kubeconfig=path)
+    agent.wait_for_line("its certificate is not signed by the CA of the kubeconfig")
+    assert cluster.kubeconfig_for(token, "replaced") == path
+    publishing.wait_for_said(agent)
+
+
 def test_a_token_in_a_file(publishing: Publishing) -> None:
     """A kubeconfig names it; it is read anew once the server does not know it."""
     token = publishing.folder / "token"
