@@ -195,4 +195,4 @@ class Witness:
 
 
 def idle_seconds() -> float:
-    return 60.0 if os.environ.get("CI") else 20.0
+    return 60.0 if os.environ.get("CI") else 10.0
