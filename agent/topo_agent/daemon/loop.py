@@ -77,6 +77,9 @@ class Slices(Protocol):
     """Takes the devices that a ResourceSlice should have; none of it waits for a cluster."""
 
     @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
     def undecided(self) -> bool: ...
 
     def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None: ...
@@ -211,7 +214,7 @@ class Loop:
             "pairs": self._settings.metrics_pairs,
             "again": [*self._repeated.again(now)],
             "mapping": self._settings.mapping or None,
-            "names": [*self._labels.names] if self._labels else [],
+            "names": [*dict.fromkeys(name for one in (self._labels, self._slices) if one for name in one.names)],
             "labels": self._labels is not None or self._slices is not None,
             "slices": self._settings.slice_numa if self._slices or self._settings.dranet_socket else "",
             "first": self._offer.seen is None,

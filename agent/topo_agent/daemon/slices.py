@@ -41,7 +41,6 @@ class Form(NamedTuple):
     node: str
     domain: str
     mode: Literal["inventory", "allocatable"]
-    lists: bool  # numaNode as a list
     virtual: bool  # virtual functions, too
 
     @property
@@ -124,6 +123,7 @@ class Slices(Keeper):
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.cut: dict[str, int] = {}
         self.why_held: str | None = None
+        self.system_uuid: str | None = None
 
     def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None:
         """What a scan found."""
@@ -140,6 +140,11 @@ class Slices(Keeper):
             self.changed()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What this node may be called in a mapping."""
+        return (self._form.node, self.system_uuid) if self.system_uuid else (self._form.node,)
+
+    @property
     def undecided(self) -> bool:
         with self._lock:
             return self._held.undecided
@@ -151,7 +156,8 @@ class Slices(Keeper):
         if slices.minor(client) < slices.SINCE:
             self.why_held = slices.TOO_OLD.format(client.host)
             raise Trouble("refused", f"held back: {self.why_held}")
-        node = nodes.read(client, nodes.node_carrier(self._form.node))
+        node = nodes.read(client, nodes.node_carrier(self._form.node), whole=self.system_uuid is None)
+        self.system_uuid = node.system_uuid or self.system_uuid or ""
         state = _State(node.uid)
         mine, version = slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={self._form.node}"))
         classes, classed = slices.listed(client.get(slices.CLASSES))
@@ -175,9 +181,11 @@ class Slices(Keeper):
         with self._lock:
             self._held.remember(_shared(ours))
         words, now = state.annotated.split(",") if state.annotated else [], time.monotonic()
-        self._remembered.remember(words, now, wiped=not ours)
-        if self._stands and not ours:
+        if self._stands is None:
+            self._remembered.remember(words, now, wiped=not ours)
+        elif self._stands and not ours:
             self._remembered.wiped(now)
+        self._stands = bool(ours)
 
     def _watch_both(self, client: Client, state: _State, of_slices: Watch, of_classes: Watch) -> None:
         disputes, due = Disputes(), None

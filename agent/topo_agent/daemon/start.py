@@ -102,9 +102,7 @@ def _slices(settings: Settings, log: Log) -> Slices | None:
     from topo_agent.daemon.slices import Form, Slices
     from topo_agent.publishers.kube.client import Client
 
-    form = Form(
-        node_name(settings), settings.domain, settings.slice_mode, settings.slice_numa == "list", settings.slice_vfs
-    )
+    form = Form(node_name(settings), settings.domain, settings.slice_mode, settings.slice_vfs)
     return Slices(form, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
 
 
@@ -132,7 +130,7 @@ def settled(settings: Settings) -> Settled:
 
 
 def _mapping(settings: Settings, labels: Publisher | None, log: Log) -> Iterator[Waker]:
-    if settings.mapping and labels is not None:
+    if settings.mapping and (labels is not None or settings.slice_mode != "off"):
         from topo_agent.host.inotify import FileEvents
 
         if isinstance(labels, Labels):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from tests.labs import golang
 from tests.labs.apt import CannotStart
 from tests.labs.controlplane.breaking import Answer, Cut, Fault, HalfClosed, Hang, Proxy, Silence
 from tests.labs.controlplane.cluster import Cluster, Refused
+from tests.paper import DEVICES
 from tests.test_cli import refused, run
 from topo_agent.publishers.kube import slices
 from topo_agent.publishers.kube.client import Client
@@ -69,8 +71,9 @@ def start(machine: Path, cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
     started: list[Agent] = []
 
     def run_(*arguments: str, mode: str = "inventory", kubeconfig: str = "", around: str = SOON) -> Agent:
-        words = ["--from", str(machine), "--state-dir", str(tmp_path / "state"), "--node", NODE, "--slice-mode", mode]
-        words += ["--kubeconfig", kubeconfig or cluster.kubeconfig, *arguments]
+        words = ["--state-dir", str(tmp_path / "state"), "--node", NODE, "--slice-mode", mode, *arguments]
+        words += ["--kubeconfig", kubeconfig or cluster.kubeconfig]
+        words += [] if "--from" in words else ["--from", str(machine)]
         agent = Agent(tmp_path / f"http{len(started)}", *words, around=around)
         started.append(agent)
         return agent.ready()
@@ -116,9 +119,9 @@ def writes(cluster: Cluster, since: int = 0) -> list[str]:
             if one.verb in verbs and "dryRun" not in one.uri]  # fmt: skip
 
 
-def watching(cluster: Cluster, since: int) -> bool:
+def watching(cluster: Cluster, since: int, watches: int = 2) -> bool:
     """Has an agent read everything since then, and does it only watch by now: slices and classes?"""
-    return sum(one.verb == "watch" for one in cluster.requests(agent="topo-agent")[since:]) == 2
+    return sum(one.verb == "watch" for one in cluster.requests(agent="topo-agent")[since:]) >= watches
 
 
 def timed(so: Callable[[], object], agent: Agent, seconds: float = ENOUGH) -> float:
@@ -573,6 +576,7 @@ def test_what_others_do_to_it(cluster: Cluster, start: Start) -> None:
     assert said["spec"]["pool"]["generation"] > before["spec"]["pool"]["generation"] + 5
     print(f"a change is undone after {took:.2f} s")
     agent.wait_for(lambda: len(writes(cluster, since)) == 1)
+    assert agent.metrics()['topo_agent_publish_total{result="ok",sink="resource_slice"}'] == 2
     agent.stop()
 
     before_second = len(cluster.requests(agent="topo-agent"))
@@ -679,18 +683,24 @@ def test_answers_that_go_wrong(cluster: Cluster, proxy: Proxy, start: Start) -> 
     cluster.node(NODE)
     agent = start(kubeconfig=through(cluster, proxy), around=OFTEN)
     agent.wait_for(here(cluster))
-    faults = [(what, fault, WRITE) for what, fault in FAULTS]
-    faults += [(f"{what}, to the question", fault, QUESTION) for what, fault in FAULTS[3:5]]
-    for what, fault, path in faults:
+    faults = [("POST", what, fault, WRITE) for what, fault in FAULTS]
+    faults += [("POST", f"{what}, to the question", fault, QUESTION) for what, fault in FAULTS[3:5]]
+    faults += [("PUT", f"{what}, to a change", fault, f"{SLICES}/{NAME}?fieldManager") for what, fault in FAULTS[:9:4]]
+    for method, what, fault, path in faults:
         since = len(cluster.requests(agent="topo-agent"))
         with (
-            proxy.breaking(fault, method="POST", path=path, times=2) as rule,
+            proxy.breaking(fault, method=method, path=path, times=2) as rule,
             proxy.breaking(fault, method="GET", path=SLICES, watch=False, times=1),
+            proxy.breaking(Answer(410), method="GET", path=SLICES, watch=True, times=1),
         ):
-            cluster.api("DELETE", f"{SLICES}/{NAME}")
+            if method == "POST":
+                cluster.api("DELETE", f"{SLICES}/{NAME}")
+            else:
+                empty: object = {"spec": {"devices": []}}
+                cluster.api("PATCH", f"{SLICES}/{NAME}", empty, kind="application/merge-patch+json")
             took = timed(here(cluster), agent)
             hits = rule.hits
-        done = [one for one in writes(cluster, since) if one.endswith(" 201")]
+        done = [one for one in writes(cluster, since) if one.endswith((" 200", " 201"))]
         print(f"{what}: right after {took:.2f} s, {hits} broken, {len(done)} written")
         assert hits
         assert len(done) == 1
@@ -710,6 +720,65 @@ def test_watches_that_fall_silent(cluster: Cluster, proxy: Proxy, start: Start, 
         took = timed(here(cluster), agent)
     print(f"{type(fault).__name__}: right after {took:.2f} s")
     assert [one for one in writes(cluster, since) if one.endswith(" 201")] == [f"create {SLICES} 201"]
+
+
+# What changes here
+
+
+def test_a_device_that_goes(cluster: Cluster, start: Start, machine: Path, tmp_path: Path) -> None:
+    """One write, of another generation."""
+    copy = tmp_path / "machine"
+    shutil.copytree(machine, copy, symlinks=True)
+    cluster.node(NODE)
+    agent = start("--from", str(copy))
+    agent.wait_for(here(cluster))
+    before = ours(cluster)
+    assert before
+    since = len(cluster.requests(agent="topo-agent"))
+    link = copy / DEVICES / NICS[-1].address
+    shutil.rmtree(link.resolve())
+    link.unlink()
+    agent.rescan()
+    agent.wait_for(here(cluster, EVERY - {NICS[-1].name}))
+    after = ours(cluster)
+    assert after
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["spec"]["pool"] == {**before["spec"]["pool"], "generation": before["spec"]["pool"]["generation"] + 1}
+    assert writes(cluster, since) == [f"update {SLICES}/{NAME} 200"]
+
+
+def test_a_rack_is_said_by_every_device(cluster: Cluster, start: Start, tmp_path: Path) -> None:
+    """And kept, by another run as well, while nobody knows it."""
+
+    def racks() -> set[str]:
+        found = (ours(cluster) or {"spec": {"devices": []}})["spec"]["devices"]
+        return {one["attributes"].get("rack", {}).get("string", "") for one in found}
+
+    cluster.node(NODE)
+    mapping = tmp_path / "nodes.csv"
+    mapping.write_text(f"node,rack\n{NODE},r1\n", encoding="utf-8")
+    agent = start("--mapping", str(mapping))
+    agent.wait_for(lambda: racks() == {"r1"})
+    agent.stop()
+    since = len(cluster.requests(agent="topo-agent"))
+    for lost in (False, True):
+        if lost:
+            mapping.unlink()
+        agent = start("--mapping", str(mapping))
+        agent.wait_for(lambda: watching(cluster, since, 2 + 2 * lost))  # noqa: B023 called at once
+        agent.rescan()
+        agent.rescan()
+        assert racks() == {"r1"}
+        agent.stop()
+    assert writes(cluster, since) == []
+    # By what the kubelet says of the machine.
+    uuid = "4c4c4544-0051-3010-8054-b4c04f565831"
+    said = {"status": {"nodeInfo": {"systemUUID": uuid}}}
+    cluster.api("PATCH", f"/api/v1/nodes/{NODE}/status", said, kind="application/merge-patch+json")
+    mapping.write_text(f"node,rack\n{uuid},r2\n", encoding="utf-8")
+    agent = start("--mapping", str(mapping))
+    agent.wait_for(lambda: racks() == {"r2"})
+    assert len(writes(cluster, since)) == 1
 
 
 # By hand
