@@ -41,11 +41,24 @@ def cluster(_cluster: Cluster) -> Iterator[Cluster]:
     _cluster.clear()
 
 
+@contextlib.contextmanager
+def _starting() -> Iterator[Callable[..., Cluster]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(_started(**options))
+
+
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[..., Cluster]]:
     """`start_cluster(gates=…)`: one of the test's own, with the parameters of Cluster."""
-    with contextlib.ExitStack() as stack:
-        yield lambda **options: stack.enter_context(_started(**options))
+    with _starting() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_shared_cluster() -> Iterator[Callable[..., Cluster]]:
+    """The same for a fixture of the module: each of its tests clears what it made."""
+    with _starting() as start:
+        yield start
 
 
 @pytest.fixture
