@@ -244,6 +244,15 @@ def test_a_node_has_to_say_that_nothing_need_be_prepared(lab: Lab) -> None:
     assert lab.gets("later", same(ROOT)).pair == RAILS["mi300x"][0]
 
 
+def test_a_list_needs_its_gate(lab: Lab) -> None:
+    """The server drops the list, and refuses an attribute without a value: one line, and no slice."""
+    lab.node("n1")
+    done = lab.published("n1", "mi300x", "--slice-numa", "list")
+    assert done.returncode == 3
+    assert "DRAListTypeAttributes" in done.stderr.splitlines()[-1]
+    assert not lab.cluster.get("resourceslices")["items"]
+
+
 # Beside other drivers
 
 
