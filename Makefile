@@ -33,8 +33,9 @@ golden: $(DEV) ## write the golden files of fixtures/ anew; git diff then shows 
 faults: $(DEV) ## put known faults into a copy of the program, one at a time: a test has to notice each
 	@.venv/bin/python -m tests.faults $(ARGS)
 
-labs: $(DEV) ## run the tests that need a kernel, a server or another program
-	@.venv/bin/python -m pytest tests/labs $(ARGS)
+LABS ?= tests/labs
+labs: $(DEV) ## run the tests that need a kernel, a server or another program; LABS=… for some of them
+	@.venv/bin/python -m pytest $(LABS) $(ARGS)
 
 lab-cluster: $(DEV) ## a Kubernetes control plane on this machine to try things on, until Ctrl-C
 	@.venv/bin/python -m tests.labs.controlplane
