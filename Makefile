@@ -44,6 +44,7 @@ ifneq ($(wildcard tests/bench.py),)
 bench: $(DEV)
 	@.venv/bin/python -m tests.bench
 	@.venv/bin/python -m tests.bench_daemon $(ARGS)
+	@.venv/bin/python -m tests.bench_cluster
 endif
 
 deb: $(RUNTIME) ## the Debian package, for the system's own Python: dist/topo-agent_….deb

@@ -23,7 +23,8 @@ _JITTER = 5.0  # seconds at the start: the agents of a whole cluster start toget
 _END = 0.5  # seconds that the thread has to end
 _FIRST, _LAST = 1.0, 300.0  # seconds between two tries
 _QUIET = 600.0  # seconds without a dispute, after which the next one is the first again
-_PATIENCE = (0.2, 5.0, 15.0, 60.0, 300.0)  # seconds before ours is written again, the longer the more often it is taken
+# Seconds before ours is written again, the longer the more often it is taken; a kubelet may well be started twice.
+_PATIENCE = (0.2, 1.0, 2.0, 4.0, 15.0, 60.0, 300.0)
 _SECONDS = (3600, 7200)  # that a watch is asked for: agents must not come back all at once
 
 Event = Literal["changed", "stop"] | tuple[Watch, Object | Trouble | None]

@@ -46,9 +46,9 @@ class Seen(NamedTuple):
 class Offer:
     """Written by the loop, read by the threads of the server: each reading takes one reference to what is whole."""
 
-    def __init__(self, own: Families, clock: Callable[[], float]) -> None:
-        """`own` are the metrics of the agent itself."""
-        self._own, self._clock = own, clock
+    def __init__(self, own: Families, clock: Callable[[], float], findings: Callable[[], list[Json]] = list) -> None:
+        """`own` are the metrics of the agent itself, `findings` what it found besides those of the machine."""
+        self._own, self._clock, self._findings = own, clock, findings
         self.seen: Seen | None = None
         self.stale_since: float | None = None
         self.turns_by = clock()  # the loop turns again, at the latest
@@ -73,14 +73,16 @@ class Offer:
             return None
         if seen is None:
             return _plain(503, self.why)
+        found = _with(seen.findings, self._findings()) if path in ("/", "/findings.json") else ""
+        if path == "/findings.json":
+            return Page(200, "application/json", found.encode())
         if path == "/":
-            findings = "\n".join(_sentences(seen.findings))
+            findings = "\n".join(_sentences(found))
             text = page("topo-agent", tree=seen.tree, matrix=seen.matrix, findings=findings, note=self._note())
             return Page(200, "text/html; charset=utf-8", text.encode())
         if path == "/matrix.txt":
             return Page(200, "text/plain; charset=utf-8", seen.matrix.encode())
-        text = seen.topology if path == "/topology.json" else seen.findings
-        return Page(200, "application/json", text.encode())
+        return Page(200, "application/json", seen.topology.encode())
 
     def _note(self) -> str:
         since = self.stale_since
@@ -89,6 +91,10 @@ class Offer:
 
 def _plain(status: int, text: str) -> Page:
     return Page(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+
+def _with(findings: str, more: list[Json]) -> str:
+    return json.dumps([*json.loads(findings), *more], indent=2, ensure_ascii=False) + "\n" if more else findings
 
 
 def _sentences(findings: str) -> list[str]:

@@ -152,6 +152,22 @@ class Slices(Keeper):
     def families(self) -> list[Family]:
         return sliced(self._results, self.cut, self.why_held)
 
+    def findings(self) -> list[Json]:
+        """What is wrong with it, as `check` says it of a machine."""
+        why = self.why_held
+        if why is None:
+            return []
+        advice = "Give the DeviceClass a selector for its driver, or set slice-mode to off (docs/kubernetes.md)."
+        return [
+            {
+                "code": "slice_held",
+                "severity": "warning",
+                "subjects": [f"node:{self._form.node}"],
+                "evidence": f"the ResourceSlice is held back: {why}",
+                "advice": advice,
+            }
+        ]
+
     def session(self, client: Client) -> None:
         if slices.minor(client) < slices.SINCE:
             self.why_held = slices.TOO_OLD.format(client.host)
@@ -256,9 +272,18 @@ class Slices(Keeper):
         shared = {word: facts[name].raw for name, word in SHARED.items() if name in facts}
         left = [one for one in candidates if not self._remembered.has(one)]
         fit = fitted(left, shared, taint=form.taint)
-        self.cut = fit.cut
+        self._tell_cut(fit.cut)
         want = Wanted(form.node, state.uid, form.domain, fit.devices, form.mode == "allocatable")
         return _Plan(want, current, stale, self._why_held(state, want))
+
+    def _tell_cut(self, cut: dict[str, int]) -> None:
+        """A slice that does not hold everything is told once, and in a metric."""
+        self.cut = cut
+        lost = ", ".join(f"{count} {what}" for what, count in cut.items() if count)
+        if lost:
+            self.log.once("slices cut", f"{lost} do not fit into one ResourceSlice")
+        else:
+            self.log.well("slices cut", "everything fits again")
 
     def _why_held(self, state: _State, want: Wanted) -> str | None:
         open_ = unguarded(state.classes.values())

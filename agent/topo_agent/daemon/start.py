@@ -41,7 +41,11 @@ def start(
     labels, slices = _labels(settings, log), _slices(settings, log)
     events = _events(settings, log)
     publishers = [one for one in (labels, slices, events) if one is not None]
-    offer = Offer(lambda: together([counts.families(), *(one.families() for one in publishers)]), time.monotonic)
+    offer = Offer(
+        lambda: together([counts.families(), *(one.families() for one in publishers)]),
+        time.monotonic,
+        slices.findings if slices else list,
+    )
     loop = Loop(
         settings,
         source=source,

@@ -210,6 +210,8 @@ def test_where_a_gate_is_off(cluster: Cluster, start: Start, machine: Path, word
     agent.wait_for_line("slices held: held back: ")
     assert gate in one_line(agent, "slices held: ")
     assert agent.metrics()["topo_slice_held"] == 1
+    (found,) = [one for one in json.loads(agent.get("/findings.json").body) if one["code"] == "slice_held"]
+    assert gate in found["evidence"]
     assert not listed(cluster)
     assert not [one for one in writes(cluster, before) if "resourceslices" in one and one.endswith("201")]
     time.sleep(1.0)
