@@ -28,6 +28,7 @@ def main() -> None:
     chosen = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+            os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/byte-code"  # as an installed package has it
             idle(Path(folder), cluster, chosen.idle)
     except CannotStart as error:
         print(f"no control plane: {error}")
