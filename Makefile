@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help dump test long golden faults labs lab-cluster bench deb lint types layers format setup clean
+.PHONY: help dump test long golden faults labs lab-cluster bench deb image lint types layers format setup clean
 
 # Another pyproject.toml, interpreter or folder makes a new environment.
 KEY := $(firstword $(shell { cat pyproject.toml; pwd; "$(PYTHON)" --version; } 2>&1 | cksum))
@@ -49,6 +49,9 @@ endif
 
 deb: $(RUNTIME) ## the Debian package, for the system's own Python: dist/topo-agent_….deb
 	@.venv/bin/python systemd/deb.py $(ARGS)
+
+image: $(RUNTIME) ## the container image, an OCI archive: dist/topo-agent-….oci.tar; ARGS="--arch arm64" for another architecture
+	@.venv/bin/python -m container.image $(ARGS)
 
 lint: $(DEV) ## ruff, and vermin: runs on Python 3.10
 	@.venv/bin/ruff check

@@ -21,7 +21,7 @@ class Apt:
     def __init__(self, architecture: str, work: Path) -> None:
         for tool in ("apt-get", "apt-cache", "dpkg-deb"):
             if not shutil.which(tool):
-                raise CannotStart(f"no {tool} here: the guests are made of Debian's packages")
+                raise CannotStart(f"no {tool} here: it is made of Debian's packages")
         self._work = work
         for name in ("state/lists/partial", "cache/archives/partial"):
             (work / name).mkdir(parents=True)
@@ -44,6 +44,11 @@ class Apt:
         """These packages and all that they depend on."""
         self._run("apt-get", "install", "--yes", "--download-only", "--no-install-recommends", *names)
         return sorted((self._work / "cache/archives").glob("*.deb"))
+
+    def names(self, names: Iterable[str]) -> list[str]:
+        """File names, with versions, of what `closure` would fetch."""
+        said = self._run("apt-get", "install", "--yes", "--print-uris", "--no-install-recommends", *names)
+        return sorted(re.findall(r"(?m)^'[^']+' (\S+\.deb) ", said))
 
     def download(self, name: str) -> list[Path]:
         folder = self._work / name

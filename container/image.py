@@ -1,0 +1,196 @@
+"""`make image`: the image of topo-agent as an OCI archive, with the list of what is in it (SBOM) beside it.
+
+The same commit, wheels and Debian packages make the same bytes. On Debian or Ubuntu, with buildah; the Python that runs
+this has the minor version of the system's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from container import install, oci, sbom
+from container.base import Bases
+from tests.labs.apt import CannotStart
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "container/requirements.txt"
+
+
+class Failed(Exception):
+    """One line: why there is no image."""
+
+
+class Built(NamedTuple):
+    archive: Path
+    sbom: Path
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="make image", description=(__doc__ or "").partition("\n")[0])
+    words.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=ROOT / "dist")
+    words.add_argument("--arch", choices=sorted(install.MACHINES), default=install.own_architecture())
+    words.add_argument("--base", metavar="IMAGE", help="to run on, instead of Debian's packages")
+    words.add_argument("--builder", metavar="IMAGE", help="to build on: Python as in the base, and pip")
+    words.add_argument("--wheels", metavar="FOLDER", type=Path, help="only fetch the wheels of that architecture to it")
+    said = words.parse_args()
+    try:
+        if said.wheels:
+            fetch(said.arch, said.wheels)
+            return
+        made = build(said.arch, said.output, base=said.base, builder=said.builder)
+        print(made.archive, made.sbom, *sizes(made.archive), sep="\n")
+    except (CannotStart, Failed, OSError) as error:
+        sys.exit(f"image: {error}")
+
+
+def build(architecture: str, output: Path, *, base: str | None = None, builder: str | None = None) -> Built:
+    _same_python()
+    when, version = _when(), _version()
+    os.umask(0o022)
+    with tempfile.TemporaryDirectory(prefix="topo-agent-image.") as folder:
+        work = Path(folder)
+        (work / "wheels").mkdir()
+        fetch(architecture, work / "wheels")
+        buildah = _Buildah(work)
+        own = install.own_architecture()
+        with contextlib.ExitStack() as stack:
+            if not base or not builder:
+                bases = {one: stack.enter_context(Bases(one)) for one in {own, architecture}}
+                base = base or buildah.pulled(bases[architecture].runtime())
+                builder = builder or buildah.pulled(bases[own].builder())
+        name = f"localhost/topo-agent:{version}"
+        said = {
+            "BASE": base, "BUILDER": builder, "VERSION": version, "REVISION": _revision(), "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": "/wheels", "BUILDPLATFORM": f"linux/{own}", "TARGETARCH": architecture,
+            "TARGETPLATFORM": f"linux/{architecture}",
+        }  # fmt: skip
+        buildah(
+            "build", "--quiet", "--isolation=chroot", f"--timestamp={when}", f"--platform=linux/{architecture}",
+            "--pull=missing", f"--volume={work}/wheels:/wheels:ro", "--format=oci", "--layers=false",
+            "--identity-label=false",
+            *(f"--build-arg={key}={value}" for key, value in said.items()),
+            f"--file={ROOT}/container/Containerfile", f"--tag={name}", str(ROOT),
+        )  # fmt: skip
+        buildah("push", "--quiet", name, f"oci:{work}/layout:{version}")
+        output.mkdir(parents=True, exist_ok=True)
+        stem = f"topo-agent-{version}-{architecture}"
+        made = Built(output / f"{stem}.oci.tar", output / f"{stem}.cdx.json")
+        made.archive.write_bytes(oci.archived(work / "layout", name))
+    content = oci.files(oci.read(made.archive).layers)
+    made.sbom.write_text(sbom.listed(content, version, architecture, when), encoding="utf-8")
+    return made
+
+
+def fetch(architecture: str, folder: Path) -> None:
+    """The wheels of requirements.txt, as pip is set up here (PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS)."""
+    words = [*install.pip_flags(architecture), f"--requirement={LOCK}", f"--dest={folder}"]
+    try:
+        install.pip("download", *words)
+    except subprocess.CalledProcessError:
+        raise Failed("pip does not get the wheels of container/requirements.txt") from None
+
+
+class _Buildah:
+    """With a storage of its own, that goes away with the folder."""
+
+    def __init__(self, work: Path) -> None:
+        self._options = ["--storage-driver=vfs", f"--root={work}/storage", f"--runroot={work}/run"]
+        # Nobody signed what comes from here.
+        self._policy = work / "policy.json"
+        self._policy.write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}), encoding="utf-8")
+        self._environment = os.environ | {"TMPDIR": str(work), "BUILDAH_ISOLATION": "chroot"}
+
+    def __call__(self, command: str, *words: str) -> str:
+        policy = [f"--signature-policy={self._policy}"] if command in {"build", "pull", "push"} else []
+        call = ["buildah", *self._options, command, *policy, *words]
+        try:
+            done = subprocess.run(call, check=False, capture_output=True, text=True, env=self._environment)
+        except OSError as error:
+            raise Failed(f"buildah: {error.strerror}; Debian and Ubuntu have a package of that name") from None
+        if done.returncode:
+            raise Failed(f"buildah {command}: {done.stderr.strip()[-2000:] or done.returncode}")
+        return done.stdout.strip()
+
+    def pulled(self, archive: Path) -> str:
+        self("pull", "--quiet", f"oci-archive:{archive}")
+        return oci.name(archive)
+
+
+def _same_python() -> None:
+    """Debian's packages are those of the system's release, and byte code is of one minor version."""
+    theirs = _said("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if theirs != ours:
+        raise Failed(f"this is Python {ours}, and /usr/bin/python3 is {theirs}: make image PYTHON=/usr/bin/python3")
+
+
+def _when() -> int:
+    """Seconds since the epoch that every file is dated with: of the last commit, unless SOURCE_DATE_EPOCH says."""
+    said = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        return int(said or _said("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
+    except ValueError:
+        raise Failed(f"SOURCE_DATE_EPOCH is {said!r} and no number") from None
+
+
+def _revision() -> str:
+    return _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
+
+
+def _version() -> str:
+    (version,) = re.findall(r'(?m)^__version__ = "(.*)"$', (ROOT / "agent/topo_agent/__init__.py").read_text("utf-8"))
+    return str(version)
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise Failed(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise Failed(f"{' '.join(command[:4])}: {done.stderr.strip() or done.returncode}")
+    return done.stdout.strip()
+
+
+_KUBERNETES = (
+    r"annotated|certifi|charset|dateutil|durationpy|idna|kubernetes|oauthlib|pydantic|requests|t[yz]|urllib3|web"
+)
+_PARTS = (
+    (r"usr/lib/topo-agent/topo_agent/", "the program"),
+    (rf"usr/lib/topo-agent/({_KUBERNETES})", "the Kubernetes library and what it needs"),
+    (r"usr/lib/topo-agent/", "the other libraries"),
+    (r"usr/(bin|lib)/(python3|[^/]*/libsqlite3)", "Python and its library"),
+    (r"usr/lib/[^/]*/(libssl|libcrypto|engines|ossl)", "OpenSSL"),
+    (r"(usr/lib|usr/sbin|lib64)", "libc and other libraries of the system"),
+    (r"", "certificates, licences, lists"),
+)
+
+
+def sizes(archive: Path) -> Iterator[str]:
+    """How big the image is, and why."""
+    image = oci.read(archive)
+    parts: Counter[str] = Counter()
+    for entry, content in oci.files(image.layers):
+        parts[next(name for pattern, name in _PARTS if re.match(pattern, entry.name))] += len(content)
+    yield f"{_mb(sum(image.sizes))} to fetch, {_mb(sum(parts.values()))} unpacked:"
+    for name, size in parts.most_common():
+        yield f"{_mb(size):>9}  {name}"
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+if __name__ == "__main__":
+    main()
