@@ -109,7 +109,10 @@ class _Buildah:
         # Nobody signed what comes from here.
         self._policy = work / "policy.json"
         self._policy.write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}), encoding="utf-8")
-        self._environment = os.environ | {"TMPDIR": str(work), "BUILDAH_ISOLATION": "chroot"}
+        # Else it makes /etc/cni, for networks that are not used here.
+        network = f'[network]\nnetwork_backend = "cni"\nnetwork_config_dir = "{work}/networks"\n'
+        (work / "containers.conf").write_text(network, encoding="utf-8")
+        self._environment = os.environ | {"TMPDIR": str(work), "CONTAINERS_CONF": f"{work}/containers.conf"}
 
     def __call__(self, command: str, *words: str) -> str:
         policy = [f"--signature-policy={self._policy}"] if command in {"build", "pull", "push"} else []
