@@ -169,6 +169,11 @@ class NodeOf:
 
     # Pods
 
+    def environment(self) -> list[dict[str, str]]:
+        """Of a container on the host's network, that finds the API server by it: no Service leads there."""
+        host, _, port = self.cluster.server.removeprefix("https://").partition(":")
+        return [{"name": "KUBERNETES_SERVICE_HOST", "value": host}, {"name": "KUBERNETES_SERVICE_PORT", "value": port}]
+
     def phase(self, pod: str, namespace: str = "default") -> str:
         """Pending, Running, Succeeded or Failed."""
         return str(self.cluster.api("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}")["status"].get("phase"))

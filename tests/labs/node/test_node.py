@@ -98,6 +98,33 @@ def test_the_agent_sees_the_machine(node: NodeOf, agent_image: Path) -> None:
     assert {key: inside[key] for key in SAME} == {key: outside[key] for key in SAME}
 
 
+RIGHTS = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: labels}
+rules:
+- {apiGroups: [""], resources: [nodes], verbs: [get, watch, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: labels}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: labels}
+subjects:
+- {kind: ServiceAccount, name: default, namespace: default}
+"""
+
+
+def test_the_agent_publishes_as_its_pod(node: NodeOf, agent_image: Path) -> None:
+    """By the account that the kubelet gives it, with what is left of the Kubernetes library in the image."""
+    node.load(agent_image, AGENT)
+    node.cluster.apply(RIGHTS)
+    made = pod("publish", AGENT, "kube", "publish", "--node", "n1")
+    made["spec"]["containers"][0]["env"] = node.environment()
+    node.wait_pod(make(node, made), "Succeeded")
+    labels = node.cluster.get("node", "n1")["metadata"]["labels"]
+    assert any(key.startswith("topo-agent.io/") for key in labels), labels
+
+
 def slices(cluster: Cluster) -> list[str]:
     found = cluster.api("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
     return sorted(one["metadata"]["name"] for one in found)
