@@ -1,0 +1,301 @@
+"""daemonset/base on a real node: Ready as nobody, true labels and a true slice, that stand while things go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests import fixtures
+from tests.labs.node.node import NodeOf
+from tests.test_cli import run
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+BASE = Path(__file__).parents[3] / "daemonset" / "base"
+IMAGE = "localhost/topo-agent"
+CONTROLLERS = (
+    "serviceaccount-controller", "serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
+    "resourceclaim-controller", "garbage-collector-controller", "validatingadmissionpolicy-status-controller",
+    "daemonset-controller", "namespace-controller", "node-lifecycle-controller",
+)  # fmt: skip
+SOON = 5.0  # seconds, for what has to be back
+
+
+@pytest.fixture(scope="module")
+def node(start_node: Callable[..., NodeOf], agent_image: Path) -> NodeOf:
+    found = start_node("d1", controllers=CONTROLLERS)
+    for tag in ("one", "two"):
+        found.load(agent_image, f"{IMAGE}:{tag}")
+    return found
+
+
+class Deployed:
+    """The base with the smallest overlay: whose image, and where the host's /sys and /proc are from."""
+
+    def __init__(self, node: NodeOf, folder: Path, machine: Path, **variables: str) -> None:
+        self.node, self.cluster, self._folder, self._machine = node, node.cluster, folder, machine
+        self._variables = variables
+        folder.mkdir()
+
+    def apply(self, tag: str) -> None:
+        sources = {"sys": f"{self._machine}/sys", "cpuinfo": f"{self._machine}/proc/cpuinfo"}
+        volumes = [{"name": name, "hostPath": {"path": path}} for name, path in sources.items()]
+        container: dict[str, Any] = {"name": "topo-agent", "imagePullPolicy": "Never"}
+        more = [{"name": name, "value": value} for name, value in self._variables.items()]
+        container["env"] = [*self.node.environment(), *more]
+        patch = {
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "topo-agent", "namespace": "topo-agent"},
+            "spec": {"template": {"spec": {"containers": [container], "volumes": volumes}}},
+        }  # fmt: skip
+        overlay = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "resources": [os.path.relpath(BASE, self._folder)],
+            "images": [{"name": "topo-agent", "newName": IMAGE, "newTag": tag}],
+            "patches": [{"patch": yaml.safe_dump(patch)}],
+        }  # fmt: skip
+        (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        self.cluster.kubectl("apply", "-k", str(self._folder))
+
+    def pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.cluster.get("pods", "", "topo-agent")["items"]
+        return found
+
+    def ready(self, tag: str = "one") -> dict[str, Any]:
+        """The pod of that image, once it is ready and the only one."""
+
+        def so() -> bool:
+            return [is_ready(one) and image_of(one).endswith(f":{tag}") for one in self.pods()] == [True]
+
+        self.wait(so, f"ready pod of {tag}", 90.0)
+        return self.pods()[0]
+
+    def wait(self, so: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+        """With the agents' own words where it does not come."""
+        try:
+            self.node.cluster.wait(so, what, seconds)
+        except AssertionError:
+            logs = "".join(self.node.logs(one["metadata"]["name"], "topo-agent") for one in self.pods())
+            statuses = json.dumps([one["status"] for one in self.pods()])[:3000]
+            raise AssertionError(f"no {what}: {self.labels()}\n{statuses}\n{logs}") from None
+
+    def kill(self, pod: str) -> None:
+        """The agent, with SIGKILL: the host sees the processes of its pods."""
+        uid = next(one["metadata"]["uid"] for one in self.pods() if one["metadata"]["name"] == pod)
+        killed = 0
+        for path in Path("/proc").glob("[0-9]*/cgroup"):
+            try:
+                ours = uid in path.read_text() and b"topo" in (path.parent / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if ours:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                killed += 1
+        assert killed
+
+    def labels(self) -> dict[str, str]:
+        said = self.cluster.api("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["labels"]
+        return {key: text for key, text in said.items() if key.startswith("topo-agent.io/")}
+
+    def slices(self) -> list[dict[str, Any]]:
+        found = self.cluster.api("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
+        return [one for one in found if one["spec"]["driver"] == "topo-agent.io"]
+
+    def delete(self) -> None:
+        self.cluster.kubectl("delete", "-k", str(self._folder), "--ignore-not-found")
+        where = ("--node", self.node.name, "--kubeconfig", self.cluster.kubeconfig)
+        done = run("kube", "unpublish", *where)
+        assert done.returncode == 0, done.stderr
+        assert self.labels() == {}
+        assert self.slices() == []
+        about = self.cluster.api("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]
+        assert not [key for key in about.get("annotations", {}) if key.startswith("topo-agent.io/")]
+        assert not [one for one in about["managedFields"] if one["manager"].startswith("topo-agent")]
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    said = pod["status"].get("conditions", ())
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in said
+    )
+
+
+def image_of(pod: dict[str, Any]) -> str:
+    text: str = pod["spec"]["containers"][0]["image"]
+    return text
+
+
+class Witness:
+    """Looks all the time: were labels or the slice away, or the slice there twice?"""
+
+    def __init__(self, deployed: Deployed) -> None:
+        self._deployed, self._stop = deployed, threading.Event()
+        self.fewest, self.slices = len(deployed.labels()), set[int]()
+        self.looks = 0
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.is_set():
+            self.fewest = min(self.fewest, len(self._deployed.labels()))
+            self.slices.add(len(self._deployed.slices()))
+            self.looks += 1
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The described DGX H100, as far as the manifest mounts it: /sys, and /proc/cpuinfo."""
+    folder = tmp_path_factory.mktemp("dgx")
+    box, found = fixtures.tree("dgx-h100", folder), folder / "mounted"
+    shutil.copytree(box / "sys", found / "sys", symlinks=True)
+    (found / "sys/fs/cgroup").mkdir(parents=True)  # where the runtime mounts the container's own
+    (found / "proc").mkdir()
+    shutil.copy(box / "proc/cpuinfo", found / "proc/cpuinfo")
+    for path in (folder, found):
+        path.chmod(0o755)
+    return found
+
+
+@pytest.fixture(scope="module")
+def deployed(node: NodeOf, machine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    found = Deployed(node, tmp_path_factory.mktemp("overlay") / "dgx", machine)
+    found.apply("one")
+    found.ready()
+    yield found
+    found.delete()
+
+
+def said(machine: Path, *words: str) -> str:
+    done = run("dump", "--from", str(machine), "--node", "d1", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_labels_and_slice_are_those_of_dump(deployed: Deployed, machine: Path) -> None:
+    expected = dict(line.split("=", 1) for line in said(machine, "-f", "labels").splitlines())
+    assert len(expected) >= 5
+    deployed.wait(lambda: deployed.labels() == expected, f"labels {expected}")
+    slice_ = yaml.safe_load(said(machine, "-f", "slices"))
+    deployed.wait(lambda: len(deployed.slices()) == 1, "slice")
+    (found,) = deployed.slices()
+    devices = [{**one, "taints": [without_time(taint) for taint in one["taints"]]} for one in found["spec"]["devices"]]
+    assert devices == slice_["spec"]["devices"]
+    kinds = [one["attributes"]["kind"]["string"] for one in devices]
+    assert (kinds.count("gpu"), kinds.count("nic")) == (8, 12)  # a DGX H100: layouts.md
+    print(deployed.cluster.kubectl("get", "node", "d1", "--show-labels"))
+    print(deployed.cluster.kubectl("get", "resourceslices"))
+
+
+def without_time(taint: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in taint.items() if key != "timeAdded"}
+
+
+def test_the_kubelet_is_started_anew(deployed: Deployed) -> None:
+    """It deletes every slice of its node: dra.md, section 4."""
+    uid = deployed.slices()[0]["metadata"]["uid"]
+    deployed.node.stop_kubelet()
+    began = time.monotonic()
+    deployed.node.start_kubelet()
+    gone = back = None
+    while back is None and time.monotonic() - began < 60:
+        found = [one["metadata"]["uid"] for one in deployed.slices()]
+        if gone is None and uid not in found:
+            gone = time.monotonic()
+        if gone is not None and found:
+            back = time.monotonic()
+        time.sleep(0.02)
+    assert gone is not None
+    assert back is not None
+    print(f"the slice is back {back - gone:.2f} s after the kubelet took it away")
+    assert back - gone < SOON
+
+
+def test_nothing_is_missed_while_pods_come_and_go(deployed: Deployed) -> None:
+    before = deployed.labels()
+    with Witness(deployed) as seen:
+        (pod,) = deployed.pods()
+        deployed.cluster.kubectl("delete", "pod", "-n", "topo-agent", pod["metadata"]["name"])
+        deployed.ready()
+        deployed.apply("two")
+        started = deployed.ready("two")["metadata"]["name"]
+        deployed.kill(started)
+        deployed.node.wait(lambda: restarts(deployed) > 0, "container that was started anew")
+        deployed.ready("two")
+    assert seen.fewest == len(before)
+    assert seen.slices == {1}
+    assert deployed.labels() == before
+    print(f"labels and one slice in each of {seen.looks} looks")
+
+
+def restarts(deployed: Deployed) -> int:
+    return sum(one["restartCount"] for pod in deployed.pods() for one in pod["status"].get("containerStatuses", ()))
+
+
+def test_this_machine(node: NodeOf, tmp_path: Path) -> None:
+    """The true host's /sys, events of its kernel, and no look in between."""
+    found = Deployed(node, tmp_path / "host", Path("/"), TOPO_AGENT_RESCAN="1h", TOPO_AGENT_LOG_FORMAT="text")
+    found.apply("one")
+    try:
+        found.ready()
+        expected = dict(line.split("=", 1) for line in run("dump", "-f", "labels", "--node", "d1").stdout.splitlines())
+        found.wait(lambda: found.labels() == expected, f"labels {expected}")
+        time.sleep(7.0)  # its readings are confirmed, and nothing is due
+        ip("link", "add", "topolab0", "type", "veth", "peer", "name", "topolab1")
+        try:
+            quiet(scans)
+            before, events = scans(), metric("topo_agent_events_total")
+            ip("link", "set", "topolab0", "name", "topolab2")
+            began = time.monotonic()
+            found.wait(lambda: scans() > before, "scan", SOON)
+            took = time.monotonic() - began
+            print(f"a renamed interface was looked at after {took:.2f} s")
+            assert metric("topo_agent_events_total") > events
+        finally:
+            ip("link", "del", "topolab1")
+    finally:
+        found.delete()
+
+
+def metric(name: str) -> float:
+    """Of the agent, on the loopback interface of this host."""
+    with urllib.request.urlopen("http://127.0.0.1:19738/metrics", timeout=10.0) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(name)))
+
+
+def scans() -> float:
+    return metric('topo_agent_scans_total{result="ok"}')
+
+
+def quiet(count: Callable[[], float], seconds: float = 3.0) -> None:
+    """Until nothing has been counted for so long."""
+    last, since = count(), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.2)
+        now = count()
+        if now != last:
+            last, since = now, time.monotonic()
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
