@@ -63,7 +63,7 @@ def readings_of(
     from topo_agent.host import files
     from topo_agent.readers import mapping
 
-    names = [settled(settings).name, system_uuid or ""]
+    names = [settled(settings).name, system_uuid or (_own_uuid() if topology.source.kind == "live" else "")]
     place = Place({}, "no mapping is set")
     if settings.mapping:
         try:
@@ -72,6 +72,16 @@ def readings_of(
         except (files.Unreadable, mapping.BadMapping) as error:
             raise CouldNot(str(error)) from None
     return readings(topology, pairing.pairs(topology, operator), place)
+
+
+def _own_uuid() -> str:
+    """This machine's systemUUID, as the kubelet reads it: root only."""
+    from topo_agent.host import files
+
+    try:
+        return files.text("/sys/class/dmi/id/product_uuid", "a UUID", 128).strip()
+    except files.Unreadable:
+        return ""
 
 
 def slice_of(topology: Topology, settings: Settings, readings: dict[str, Reading], others: Covered) -> Wanted:
