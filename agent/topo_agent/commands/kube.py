@@ -18,6 +18,7 @@ from topo_agent.settings import SETTINGS, values
 if TYPE_CHECKING:
     from topo_agent.host import Json
     from topo_agent.publishers.kube.client import Client, Object
+    from topo_agent.publishers.kube.node import Node
     from topo_agent.publishers.kube.slices import Wanted
     from topo_agent.settings import Settings
 
@@ -130,9 +131,7 @@ def unpublish(dry_run: str | None, settings: Settings) -> None:
         node = nodes.read(client, chosen.carrier, whole=True)
         gone = sorted(node.ours)
         nodes.remove(client, node, dry_run=server)
-        if node.carrier.kind != "Node":
-            node = nodes.read(client, nodes.node_carrier(chosen.name))
-        nodes.forget(client, node, dry_run=server)
+        _forget(client, node, chosen.name, dry_run=server)
     give("".join(f"{key}-\n" for key in gone), None)
     done = f"{len(gone)} labels {'would be ' if dry_run else ''}removed" if gone else "no label of ours is there"
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {done}")
@@ -140,6 +139,21 @@ def unpublish(dry_run: str | None, settings: Settings) -> None:
         for one in slices.ours(_slices(client, settings), settings.domain):
             slices.delete(client, one, dry_run=server)
             _tell(f"ResourceSlice {slices.about(one, 'name')}: {'would be ' if dry_run else ''}removed")
+
+
+def _forget(client: Client, node: Node, name: str, *, dry_run: bool) -> None:
+    """What the publisher of slices remembers at the Node; who publishes by way of NFD may have no right to see it."""
+    from topo_agent.publishers.kube import node as nodes
+    from topo_agent.publishers.kube.client import Trouble
+
+    if node.carrier.kind != "Node":
+        try:
+            node = nodes.read(client, nodes.node_carrier(name))
+        except Trouble as error:
+            if error.kind in ("not_found", "forbidden"):
+                return
+            raise
+    nodes.forget(client, node, dry_run=dry_run)
 
 
 def _slices(client: Client, settings: Settings) -> list[Object]:

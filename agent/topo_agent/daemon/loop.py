@@ -6,10 +6,8 @@ the threads of the server. Times are of the monotonic clock.
 
 from __future__ import annotations
 
-import grp
 import json
 import math
-import os
 import selectors
 import signal
 import socket
@@ -26,11 +24,9 @@ from topo_agent.daemon.offer import DeviceData, Offer, Seen
 from topo_agent.daemon.repeated import Repeated
 from topo_agent.daemon.schedule import Schedule
 from topo_agent.daemon.worker import Worker
+from topo_agent.daemon.written import Written
 from topo_agent.graph.fabric import Reading
 from topo_agent.host import Json
-from topo_agent.publishers import files
-from topo_agent.publishers.metrics import exposition
-from topo_agent.publishers.state import State
 from topo_agent.settings import Settings
 from topo_agent.views.changes import changes
 
@@ -115,8 +111,7 @@ class Loop:
         self._good = time.monotonic()  # when a scan succeeded last
         self._failing: float | None = None  # since when none does
         self._told: Seen | None = None  # the last whole answer, also of a machine that is unknown by now
-        self._unwritten: set[str] = set()  # "state", "history": to be tried again after the next scan
-        self._state = self._files()
+        self._written = Written(settings, log, counts)
         self._signalled: set[int] = set()  # and not looked at yet
         self._stopping = False
 
@@ -194,10 +189,8 @@ class Loop:
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(self._settings, name)]
         if fixed:
             self._log.trouble("settings", f"{', '.join(fixed)}: changed, and needs a restart")
-        before, self._settings = self._settings, settings
-        if any(getattr(settings, name) != getattr(before, name) for name in _OF_FILES):
-            self._state = self._files()
-            self._unwritten.add("state")
+        self._settings = settings
+        self._written.go_by(settings)
         self._log.form = settings.log_format
         now = time.monotonic()
         self._schedule.again(self._every(), now)
@@ -255,8 +248,8 @@ class Loop:
         self._log.trouble("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
         self._offer.seen = None
         self._counts.stale = False
-        self._write("state", self._document)
-        self._write("textfile", lambda: self._collected(None))
+        self._written.machine(None, changed=True)
+        self._written.metrics(None)
 
     def _took(self, seen: Seen) -> None:
         before, now = self._offer.seen, time.monotonic()
@@ -271,13 +264,12 @@ class Loop:
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._counts.stale = False
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
-        self._write("textfile", lambda: self._collected(seen))
-        if before is None or not before.whole or not seen.same_structure(before):
-            self._changed(before, seen)
-        elif "state" in self._unwritten:
-            self._write("state", self._document)
-        if "history" in self._unwritten:
-            self._write("history", lambda: self._state.changed(()))
+        self._written.metrics(seen.families)
+        # What a driver adds to the first look is in the file, and no change of the machine.
+        changed = before is None or not before.whole or not seen.same_structure(before)
+        self._written.machine(seen.topology, changed=changed)
+        if before is None:
+            self._log.note("topology", _status(seen), digest=seen.digest)
         if seen.whole:
             if self._told is not None and not seen.same_structure(self._told):
                 self._tell(self._told, seen)
@@ -294,12 +286,6 @@ class Loop:
         if any(one is not None and one.undecided for one in (self._labels, self._slices)):
             self._schedule.retry(now + _CONFIRM)
 
-    def _changed(self, before: Seen | None, seen: Seen) -> None:
-        """What differs is in the file. What a driver adds to the first look is no change of the machine."""
-        self._write("state", self._document)
-        if before is None:
-            self._log.note("topology", _status(seen), digest=seen.digest)
-
     def _tell(self, before: Seen, seen: Seen) -> None:
         found = changes(json.loads(before.topology), json.loads(seen.topology))
         entries: list[dict[str, Json]] = []
@@ -310,51 +296,10 @@ class Loop:
         if found:
             self._counts.generation += 1
             self._counts.last_change = time.time()
-            self._write("history", lambda: self._state.changed(entries))
-
-    # Settings and files
+            self._written.changes(entries)
 
     def _every(self) -> float:
         return min(self._settings.rescan, _POLL) if self._polling else self._settings.rescan
-
-    def _files(self) -> State:
-        chosen = self._settings
-        return State(
-            chosen.state_dir, mode=chosen.state_mode, group=self._group(chosen.state_group), changes=chosen.history
-        )
-
-    def _document(self) -> None:
-        self._state.topology(self._offer.seen.topology if self._offer.seen else None)
-
-    def _group(self, name: str) -> int | None:
-        """By name or number; files of a group that is not here are of the program's own, and that is said."""
-        if not name or name.isdigit():
-            return int(name) if name else None
-        try:
-            return grp.getgrnam(name).gr_gid
-        except KeyError:
-            self._log.trouble("settings", f"state-group: there is no group {name} here")
-            return None
-
-    def _collected(self, seen: Seen | None) -> None:
-        """For the textfile collector of node_exporter: the machine's metrics, or no file."""
-        path = self._settings.textfile
-        if path and seen is not None:
-            files.replace(path, exposition(seen.families, "text/plain")[0].decode(), mode=0o644)
-        elif path and os.path.exists(path):
-            os.unlink(path)
-
-    def _write(self, what: str, work: Callable[[], object]) -> None:
-        """A full disk costs the file and a sentence, until a later scan."""
-        try:
-            work()
-        except OSError as error:
-            self._unwritten.add(what)
-            self._counts.files_failed += 1
-            self._log.once(what, f"cannot be written: {error.strerror or error} ({error.filename or 'a file'})")
-        else:
-            self._unwritten.discard(what)
-            self._log.well(what, "can be written again")
 
 
 _FIXED = (
@@ -362,7 +307,6 @@ _FIXED = (
     "listen", "tls_certificate", "tls_key", "tls_client_ca", "labels", "nfd_namespace", "nfd_file", "node",
     "kubeconfig", "slice_mode", "slice_vfs", "context", "mapping", "label_keys", "gpu_clique", "domain",
 )  # fmt: skip
-_OF_FILES = ("state_dir", "state_mode", "state_group", "history")
 
 
 def _status(seen: Seen) -> str:

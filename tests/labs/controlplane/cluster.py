@@ -301,7 +301,12 @@ class Cluster:
         return any(one["metadata"]["name"] == "default" for one in found["items"])
 
     def clear(self) -> None:
-        """No nodes, no pods, and no namespaces other than the first ones; scheduler and controller manager know it."""
+        """No nodes, no pods, and no namespaces other than the first ones; scheduler and controller manager know it.
+
+        No admission policies either, which come first: they are about all of it.
+        """
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            self.api("DELETE", f"/apis/admissionregistration.k8s.io/v1/{kind}")
         self.settled()
         self.api("DELETE", "/api/v1/nodes")
         names = [name for name in self._namespaces() if not name.startswith("kube-")]

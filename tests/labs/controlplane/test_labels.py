@@ -85,7 +85,7 @@ def test_what_is_ours_is_taken_back(publishing: Publishing) -> None:
     assert not said.get("annotations")
     assert "topo-agent" not in {one["manager"] for one in said["managedFields"]}
     again = run("kube", "unpublish", *where)
-    assert again.stderr == f"topo-agent: Node {NODE}: nothing of ours is there\n"
+    assert again.stderr == f"topo-agent: Node {NODE}: no label of ours is there\n"
 
 
 def test_another_domain_takes_the_place_of_the_first(publishing: Publishing) -> None:
@@ -189,8 +189,8 @@ def test_a_node_known_by_its_system_uuid(publishing: Publishing) -> None:
     patch = {"status": {"nodeInfo": info}}
     publishing.cluster.api("PATCH", f"{PATH}/status", patch, kind="application/merge-patch+json")
     publishing.mapping.write_text(f"node,rack\n{uuid.upper()},by-uuid\n", encoding="utf-8")
-    late = "\nfrom topo_agent.daemon import kube\nkube.Labels.__init__.__kwdefaults__['jitter'] = 0\n"
-    late += "def run(self, run=kube.Labels._run): __import__('time').sleep(3); run(self)\nkube.Labels._run = run"
+    late = "\nfrom topo_agent.daemon import keeper\nkeeper._JITTER = 0.0\n"
+    late += "def run(self, run=keeper.Keeper._run): __import__('time').sleep(3); run(self)\nkeeper.Keeper._run = run"
     agent = publishing.start(around=PLAIN.replace("3600.0", "3600.0; loop._CONFIRM = 0.1") + late)
     agent.wait_for(lambda: publishing.labels().get(RACK) == "by-uuid", 15)
 
@@ -233,7 +233,7 @@ def test_with_the_rights_of_the_project(publishing: Publishing, rights: str) -> 
     wait_for(lambda: publishing.publish(kubeconfig=mine).returncode == 3)
     said = refused(publishing.publish(kubeconfig=mine))
     assert "403" in said
-    assert "this account needs the right to get it" in said
+    assert "this account needs the right to get and patch nodes" in said
     agent = publishing.start(kubeconfig=mine)
     agent.wait_for_line("labels: https://127.0.0.1")
     assert len(agent.lines("403")) == 1
@@ -384,7 +384,7 @@ def test_errors_of_the_command(publishing: Publishing) -> None:
     assert "the token is expired or unknown there" in error(kubeconfig=cluster.kubeconfig_for("nobody", "unknown"))
     pod(cluster, "one")
     default = cluster.kubeconfig_for(cluster.token("default", pod="one"), "default")
-    assert "this account needs the right to get it, see docs/kubernetes.md" in error(kubeconfig=default)
+    assert "this account needs the right to get and patch nodes, see docs/kubernetes.md" in error(kubeconfig=default)
     assert "Connection refused" in error(
         kubeconfig=cluster.kubeconfig_for("t", "closed", server="https://127.0.0.1:1", ca=cluster.ca)
     )

@@ -12,7 +12,9 @@ from tests.labs.controlplane.cluster import Cluster, Refused
 
 BASE = Path(__file__).parents[3] / "daemonset" / "base"
 NODES, SLICES = "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices"
-NODES_POLICY, SLICES_POLICY = "topo-agent-nodes", "topo-agent-slices"
+NODES_POLICY, LABELS_POLICY = "topo-agent-nodes", "topo-agent-labels"
+SLICES_POLICY, DEVICES_POLICY = "topo-agent-slices", "topo-agent-devices"
+POLICIES = (NODES_POLICY, LABELS_POLICY, SLICES_POLICY, DEVICES_POLICY)
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 TAINT = {"key": "topo-agent.io/informational", "value": "true", "effect": "NoSchedule"}
@@ -50,35 +52,38 @@ class Write(NamedTuple):
     kind: str = MERGE
 
 
-def labels(**said: Any) -> dict[str, Any]:
-    return {"metadata": {"labels": {key.replace("__", "/").replace("_", "."): text for key, text in said.items()}}}
+def labels(key: str, text: str | None = "x") -> dict[str, Any]:
+    return {"metadata": {"labels": {key: text}}}
 
 
 SELECTOR = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["p1"]}]}]}
 WRITES = [
-    Write("another node's label", "PATCH", f"{NODES}/p2", labels(topo_agent_io__rack="r"), NODES_POLICY, "own Node"),
+    Write("another node's label", "PATCH", f"{NODES}/p2", labels("topo-agent.io/rack"), NODES_POLICY, "own Node"),
     Write("a taint", "PATCH", f"{NODES}/p1", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
           NODES_POLICY, "not the spec"),
     Write("unschedulable", "PATCH", f"{NODES}/p1", {"spec": {"unschedulable": True}}, NODES_POLICY, "not the spec"),
     Write("the status", "PATCH", f"{NODES}/p1/status", {"status": {"capacity": {"example.com/gpu": "8"}}},
-          NODES_POLICY, "no subresource"),
-    Write("a foreign label", "PATCH", f"{NODES}/p1", labels(example_com__pool="mine"), NODES_POLICY, "only labels"),
-    Write("a foreign label of another value", "PATCH", f"{NODES}/p1", labels(example_com__kept="b"), NODES_POLICY,
+          LABELS_POLICY, "node-condition"),
+    Write("its condition", "PATCH", f"{NODES}/p1/status",
+          {"status": {"conditions": [{"type": "TopologyDegraded", "status": "True"}]}}, LABELS_POLICY,
+          "node-condition", "application/strategic-merge-patch+json"),
+    Write("a foreign label", "PATCH", f"{NODES}/p1", labels("example.com/pool"), LABELS_POLICY, "only labels"),
+    Write("a foreign label of another value", "PATCH", f"{NODES}/p1", labels("example.com/kept", "b"), LABELS_POLICY,
           "only labels"),
-    Write("a foreign label taken away", "PATCH", f"{NODES}/p1", labels(example_com__kept=None), NODES_POLICY,
+    Write("a foreign label taken away", "PATCH", f"{NODES}/p1", labels("example.com/kept", None), LABELS_POLICY,
           "only labels"),
-    Write("a label that begins like ours", "PATCH", f"{NODES}/p1", labels(topo_agent_io_evil__x="y"), NODES_POLICY,
+    Write("a label that begins like ours", "PATCH", f"{NODES}/p1", labels("topo-agent.io.evil/x"), LABELS_POLICY,
           "only labels"),
     Write("a foreign annotation", "PATCH", f"{NODES}/p1", {"metadata": {"annotations": {"example.com/a": "b"}}},
-          NODES_POLICY, "only the own annotations"),
+          LABELS_POLICY, "only the own annotations"),
     Write("an annotation of our domain that is none of ours", "PATCH", f"{NODES}/p1",
-          {"metadata": {"annotations": {"topo-agent.io/other": "b"}}}, NODES_POLICY, "only the own annotations"),
+          {"metadata": {"annotations": {"topo-agent.io/other": "b"}}}, LABELS_POLICY, "only the own annotations"),
     Write("a finalizer", "PATCH", f"{NODES}/p1", {"metadata": {"finalizers": ["example.com/f"]}}, NODES_POLICY,
           "neither finalizers"),
     Write("the end of a node", "DELETE", f"{NODES}/p2", None, NODES_POLICY, "only the own Node"),
     Write("a new node", "POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "p9"}}, NODES_POLICY,
           "only the own Node", "application/json"),
-    Write("another driver's slice", "POST", SLICES, one_slice("s1", driver="gpu.nvidia.com"), SLICES_POLICY,
+    Write("another driver's slice", "POST", SLICES, one_slice("s1", driver="gpu.nvidia.com"), DEVICES_POLICY,
           "own driver", "application/json"),
     Write("another node's slice", "POST", SLICES, one_slice("s2", nodeName="p2"), SLICES_POLICY, "own node",
           "application/json"),
@@ -89,10 +94,10 @@ WRITES = [
           "own node", "application/json"),
     Write("all nodes", "POST", SLICES, one_slice("s5", nodeName=None, allNodes=True), SLICES_POLICY, "own node",
           "application/json"),
-    Write("a device without a taint", "POST", SLICES, one_slice("s6", devices=[{"name": "a"}]), SLICES_POLICY,
+    Write("a device without a taint", "POST", SLICES, one_slice("s6", devices=[{"name": "a"}]), DEVICES_POLICY,
           "is tainted", "application/json"),
     Write("a device with another effect", "POST", SLICES,
-          one_slice("s7", devices=[{"name": "a", "taints": [TAINT | {"effect": "None"}]}]), SLICES_POLICY,
+          one_slice("s7", devices=[{"name": "a", "taints": [TAINT | {"effect": "None"}]}]), DEVICES_POLICY,
           "is tainted", "application/json"),
 ]  # fmt: skip
 
@@ -106,9 +111,9 @@ def fenced(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     cluster.kubectl("apply", "-k", str(BASE))
     cluster.apply(EVERYTHING)
     token = cluster.token("topo-agent", "topo-agent", node="p1")
-    probe = WRITES[4]
-    cluster.wait(lambda: NODES_POLICY in refusal(cluster, probe, token), "policy that is in force")
-    cluster.wait(lambda: SLICES_POLICY in refusal(cluster, WRITES[13], token), "policy that is in force")
+    for policy in POLICIES:
+        first = next(write for write in WRITES if write.policy == policy)
+        cluster.wait(lambda write=first: write.policy in refusal(cluster, write, token), f"{policy} in force")  # type: ignore[misc]
     yield cluster
     cluster.kubectl("delete", "-k", str(BASE), "--wait=false", "--ignore-not-found")
     cluster.kubectl("delete", "clusterrolebinding", "lab-everything")
@@ -136,7 +141,7 @@ def test_each_is_refused_by_the_policy(fenced: Cluster) -> None:
 
 def test_a_token_that_is_bound_to_no_node(fenced: Cluster) -> None:
     token = fenced.token("topo-agent", "topo-agent")
-    ours = Write("ours", "PATCH", f"{NODES}/p1", labels(topo_agent_io__rack="r"), NODES_POLICY, "not bound")
+    ours = Write("ours", "PATCH", f"{NODES}/p1", labels("topo-agent.io/rack"), NODES_POLICY, "not bound")
     for write in (ours, Write("", "POST", SLICES, one_slice("s"), SLICES_POLICY, "not bound", "application/json")):
         said = refusal(fenced, write, token)
         assert f"'{write.policy}'" in said
@@ -188,17 +193,41 @@ def test_settings_open_what_they_name(fenced: Cluster, setting: dict[str, str], 
     fenced.api("PATCH", path, {"data": setting}, kind=MERGE)
     try:
         fenced.wait(lambda: refusal(fenced, write, token) == "", "policy with its new parameters")
+        if "node-condition" in setting:
+            capacity = next(one for one in WRITES if one.what == "the status")
+            said = refusal(fenced, capacity, token)
+            assert f"'{NODES_POLICY}'" in said
+            assert "only the condition TopologyDegraded" in said
     finally:
         fenced.api("PATCH", path, {"data": before}, kind=MERGE)
     fenced.wait(lambda: "denied" in refusal(fenced, write, token), "policy with its old parameters")
 
 
+def test_without_settings_nobody_else_is_refused(fenced: Cluster) -> None:
+    """A policy that denies where its parameters are missing denies everybody: kubelets could not write their status."""
+    token = fenced.token("topo-agent", "topo-agent", node="p1")
+    settings = fenced.get("configmap", "topo-agent", "topo-agent")
+    fenced.kubectl("delete", "configmap", "-n", "topo-agent", "topo-agent")
+    try:
+        foreign = next(write for write in WRITES if write.what == "a foreign label")
+        fenced.wait(lambda: refusal(fenced, foreign, token) == "", "end of the parameters")
+        for write in WRITES:
+            if write.policy in (LABELS_POLICY, DEVICES_POLICY):
+                assert refusal(fenced, write, "") == "", write.what
+            else:
+                assert f"'{write.policy}'" in refusal(fenced, write, token), write.what
+    finally:
+        kept = {"metadata": {"name": "topo-agent", "namespace": "topo-agent"}, "data": settings["data"]}
+        fenced.api("POST", "/api/v1/namespaces/topo-agent/configmaps", kept)
+    fenced.wait(lambda: "denied" in refusal(fenced, foreign, token), "policy with its parameters")
+
+
 def test_it_is_the_policy_that_refuses(fenced: Cluster) -> None:
     """Without its bindings everything passes: RBAC grants it."""
     token = fenced.token("topo-agent", "topo-agent", node="p1")
-    for name in (NODES_POLICY, SLICES_POLICY):
-        fenced.kubectl("delete", "validatingadmissionpolicybinding", name)
-    for policy in (NODES_POLICY, SLICES_POLICY):
+    for policy in POLICIES:
+        fenced.kubectl("delete", "validatingadmissionpolicybinding", policy)
+    for policy in POLICIES:
         first = next(write for write in WRITES if write.policy == policy)
         fenced.wait(lambda write=first: refusal(fenced, write, token) == "", "end of the policy")  # type: ignore[misc]
     for write in WRITES:
