@@ -26,7 +26,11 @@ def containerd(folder: Path, runc: Path, cni: Path) -> str:
         "ttrpc": {"address": f"{folder}/containerd.ttrpc"},
         "plugins.'io.containerd.internal.v1.opt'": {"path": f"{folder}/containerd/opt"},
         # Else every pod fails with "failed to update /proc/self/oom_score_adj" where root may not lower it.
-        runtime: {"restrict_oom_score_adj": True, "netns_mounts_under_state_dir": True},
+        runtime: {
+            "restrict_oom_score_adj": True,
+            "netns_mounts_under_state_dir": True,
+            "cdi_spec_dirs": [f"{folder}/cdi"],  # what the machine has for its own containers is none of the node's
+        },
         f"{runtime}.cni": {"bin_dirs": [str(cni)], "conf_dir": f"{folder}/cni"},
         f"{runtime}.containerd.runtimes.runc": {"runtime_type": "io.containerd.runc.v2"},
         f"{runtime}.containerd.runtimes.runc.options": {"BinaryName": str(runc), "SystemdCgroup": False},

@@ -66,7 +66,7 @@ class NodeOf:
     def _start(self) -> None:
         self.root = self.folder / "kubelet"
         """The kubelet's --root-dir: pods, plugins_registry, pod-resources/kubelet.sock."""
-        for name in ("cni", "logs", "tmp"):
+        for name in ("cdi", "cni", "logs", "tmp"):
             (self.folder / name).mkdir()
         paths = programs(self.folder / "bin")
         for program in (*self._containerd.iterdir(), self._runc):
