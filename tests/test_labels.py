@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topo_agent.commands.labels import OPTIONS
 from topo_agent.graph.fabric import Place
 from topo_agent.graph.held import Fact
 from topo_agent.graph.labels import filler, keys, value
 from topo_agent.publishers.kube.node import memory, remembered
 from topo_agent.readers import mapping
 from topo_agent.readers.mapping import BadMapping, find, parse
+from topo_agent.settings import SETTINGS, values
 
 # k8s.io/apimachinery pkg/util/validation, labelValueFmt and LabelValueMaxLength.
 LEGAL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
@@ -173,3 +175,10 @@ def test_the_memory_comes_back() -> None:
 def test_a_memory_that_is_none(text: str | None) -> None:
     """Anybody may write an annotation."""
     assert remembered(text, ["rack"]) == {}
+
+
+def test_options_are_those_of_the_settings() -> None:
+    by_field = {one.field: one for one in SETTINGS}
+    for field, metavar, about in OPTIONS:
+        one = by_field[field]
+        assert (metavar, about) == (None if one.kind is values.SWITCH else one.kind.metavar, one.help)

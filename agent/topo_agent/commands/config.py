@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from topo_agent.host import Json
     from topo_agent.views.devices import Row
 
-settings_file_option = option("--config", "settings_file", metavar="FILE", help=f"Settings (TOML) instead of {FILE}.")
+_settings_file = option("--config", "settings_file", metavar="FILE", help=f"Settings (TOML) instead of {FILE}.")
 
 
 def options(command: F) -> F:
@@ -40,7 +40,7 @@ def options(command: F) -> F:
     decorated: Any = with_flags
     for one in reversed(SETTINGS):
         decorated = _option(one)(decorated)
-    return cast("F", settings_file_option(decorated))
+    return cast("F", _settings_file(decorated))
 
 
 def _option(one: Setting) -> Any:

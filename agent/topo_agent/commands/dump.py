@@ -11,6 +11,8 @@ from topo_agent.commands.labels import label_options, readings_of, slice_of
 from topo_agent.commands.look import Look, colored, find, finish, looking, machine, width
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from topo_agent.graph.applied import Resolved
     from topo_agent.graph.nodes import DeviceKind
     from topo_agent.graph.topology import Topology
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 @label_options()
 def dump(
     look: Look, device: str | None, form: str, everything: bool, caches: bool, kinds: str, p2p: str | None,
-    every_pair: bool, color: str, other_slices: str | None, settings: Settings,
+    every_pair: bool, color: str, other_slices: str | None, settings: Callable[[], Settings],
 ) -> None:  # fmt: skip
     """Show the machine, or what surrounds DEVICE (a PCI address such as 1b:00.0, or an id such as numa:0)."""
     if p2p is not None and form != "matrix":
@@ -74,9 +76,9 @@ def dump(
 
         text = matrix(topology, chosen) if p2p is None else peer_access(topology, p2p)
     elif form == "labels":
-        text = _labels(look, topology, operator, settings)
+        text = _labels(look, topology, operator, settings())
     elif form == "slices":
-        text = _slices(topology, operator, settings, other_slices)
+        text = _slices(topology, operator, settings(), other_slices)
     elif form == "metrics":
         text = _metrics(topology, operator, pairs=every_pair)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,9 +36,9 @@ def kube() -> None:
 @kube.command(short_help="Publish this node once.")
 @_DRY
 @option("--slices", "with_slice", is_flag=True, help="Its ResourceSlice, too: tainted unless it is to be allocatable.")
-@label_options("kubeconfig", "context")
+@label_options(cluster=True)
 @looking
-def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Settings) -> None:
+def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Callable[[], Settings]) -> None:
     """Look at the machine once, and make the labels of its node say what was found.
 
     Nothing of others is touched: a label that somebody else owns stays as it is, and that is told. `topo-agent run
@@ -52,23 +52,24 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Setting
     from topo_agent.publishers.kube import node as nodes
     from topo_agent.publishers.kube import slices
 
+    by = settings()
     topology, operator = machine(look)
-    chosen = settled(settings)
+    chosen = settled(by)
     held = Held(agree=1)  # whoever types this has looked
     if dry_run == "client":
-        readings = readings_of(topology, operator, settings)
+        readings = readings_of(topology, operator, by)
         held.read(readings, 0.0, now())
         sent: list[Json] = [nodes.patch(nodes.of({}, chosen.carrier), wanted(chosen, held.published))]
         if with_slice:
-            sent.append(slices.body(slice_of(topology, settings, readings, NONE), generation=1))
+            sent.append(slices.body(slice_of(topology, by, readings, NONE), generation=1))
         give("".join(json.dumps(one, indent=2, ensure_ascii=False) + "\n" for one in sent), look.output)
         finish(topology, look)
         return
     with _asking("get and patch nodes"):
-        client = _client(settings)
+        client = _client(by)
         node = nodes.read(client, chosen.carrier, whole=True)
         held.remember(remembered(chosen, node, now()))
-        readings = readings_of(topology, operator, settings, system_uuid=node.system_uuid)
+        readings = readings_of(topology, operator, by, system_uuid=node.system_uuid)
         held.read(readings, 0.0, now())
         want = wanted(chosen, held.published)
         for key in sorted(want.labels):
@@ -81,8 +82,8 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Setting
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {_done(changed=changed, dry_run=dry_run)}")
     if with_slice:
         with _asking("get, list, create, update and delete resourceslices and list deviceclasses"):
-            others = covered(_slices(client, settings), by_others_than=settings.domain)
-            _publish_slice(client, slice_of(topology, settings, readings, others), dry_run)
+            others = covered(_slices(client, by), by_others_than=by.domain)
+            _publish_slice(client, slice_of(topology, by, readings, others), dry_run)
     finish(topology, look)
 
 
@@ -111,8 +112,8 @@ def _publish_slice(client: Client, want: Wanted, dry_run: str | None) -> None:
 
 @kube.command(short_help="Remove everything that topo-agent published.")
 @_DRY
-@label_options("kubeconfig", "context")
-def unpublish(dry_run: str | None, settings: Settings) -> None:
+@label_options(cluster=True)
+def unpublish(dry_run: str | None, settings: Callable[[], Settings]) -> None:
     """Remove what topo-agent published of its node: labels and annotations, of any domain, and the ResourceSlice of
     its driver. Nothing else is touched.
     """
@@ -120,14 +121,15 @@ def unpublish(dry_run: str | None, settings: Settings) -> None:
     from topo_agent.publishers.kube import node as nodes
     from topo_agent.publishers.kube import slices
 
-    chosen = settled(settings)
+    by = settings()
+    chosen = settled(by)
     empty = nodes.of({}, chosen.carrier)
     if dry_run == "client":
         give(json.dumps(nodes.patch(empty, nodes.NOTHING), indent=2) + "\n", None)
         return
     server = dry_run == "server"
     with _asking("get and patch nodes"):
-        client = _client(settings)
+        client = _client(by)
         node = nodes.read(client, chosen.carrier, whole=True)
         gone = sorted(node.ours)
         nodes.remove(client, node, dry_run=server)
@@ -136,7 +138,7 @@ def unpublish(dry_run: str | None, settings: Settings) -> None:
     done = f"{len(gone)} labels {'would be ' if dry_run else ''}removed" if gone else "no label of ours is there"
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {done}")
     with _asking("list and delete resourceslices"):
-        for one in slices.ours(_slices(client, settings), settings.domain):
+        for one in slices.ours(_slices(client, by), by.domain):
             slices.delete(client, one, dry_run=server)
             _tell(f"ResourceSlice {slices.about(one, 'name')}: {'would be ' if dry_run else ''}removed")
 

@@ -10,8 +10,6 @@ import click
 from click.core import ParameterSource
 
 from topo_agent.commands.answer import CouldNot, F, option
-from topo_agent.commands.config import loaded, settings_file_option
-from topo_agent.settings import SETTINGS, values
 
 if TYPE_CHECKING:
     from topo_agent.graph.applied import Resolved
@@ -21,35 +19,78 @@ if TYPE_CHECKING:
     from topo_agent.publishers.kube.slices import Wanted
     from topo_agent.settings import Settings
 
-_NAMES = ("node", "mapping", "label_keys", "gpu_clique", "slice_mode", "slice_numa", "slice_vfs", "domain")
+OPTIONS: tuple[tuple[str, str | None, str], ...] = (
+    ("node", "NAME", "The name of this node in its cluster; empty for the host name in lower case."),
+    ("kubeconfig", "FILE", "How to reach the cluster; empty for $KUBECONFIG, the pod's own account or ~/.kube/config."),
+    ("context", "NAME", "The context of the kubeconfig; empty for its current one."),
+    ("mapping", "FILE", "A file (CSV) that says which node is in which rack, block and leaf; empty for none."),
+    ("label_keys", "KEY=NAME,…", "Further labels, each with the name of ours whose value it gets, too."),
+    (
+        "gpu_clique",
+        None,
+        "Publish nvidia.com/gpu.clique by the rule of NVIDIA's GPU feature discovery, unless somebody else does.",
+    ),
+    (
+        "slice_mode",
+        "off|inventory|allocatable",
+        "Publish a ResourceSlice of this node: tainted devices that only inform, or devices to be allocated.",
+    ),
+    (
+        "slice_numa",
+        "scalar|list",
+        "How numaNode is published there; list needs the feature gate DRAListTypeAttributes.",
+    ),
+    ("slice_vfs", None, "Publish virtual functions there, too."),
+    ("domain", "DOMAIN", "The domain of labels and of the driver."),
+)  # fmt: skip
+"""Of the settings those that labels and slices go by: field, metavar (none is a switch), help.
+
+Said here once more, since the settings themselves take time that `dump` has no use for; a test compares the two.
+"""
+
+_CLUSTER = ("kubeconfig", "context")
 
 
-def label_options(*more: str) -> Callable[[F], F]:
-    """Give a command an option for each setting that labels go by, and the settings as its last argument `settings`.
+def label_options(*, cluster: bool = False) -> Callable[[F], F]:
+    """Give a command an option for each setting that labels go by, and `settings`, which loads them, as an argument.
 
-    What is not said is as the daemon has it: variables, its file, defaults.
+    What is not said is as the daemon has it: variables, its file, defaults. `cluster`: how to reach one, too.
     """
-    chosen = [one for one in SETTINGS if one.field in (*_NAMES, *more)]
+    chosen = [one for one in OPTIONS if cluster or one[0] not in _CLUSTER]
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
         def with_settings(*args: Any, settings_file: str | None, **given: Any) -> Any:
             context = click.get_current_context()
             flags = {}
-            for one in chosen:
-                said = given.pop(one.field)
-                if context.get_parameter_source(one.field) is ParameterSource.COMMANDLINE:
-                    flags[one.name] = one.kind.text(said) if one.kind is values.SWITCH else said
-            return command(*args, settings=loaded(flags, settings_file).settings, **given)
+            for field, metavar, _ in chosen:
+                said = given.pop(field)
+                if context.get_parameter_source(field) is ParameterSource.COMMANDLINE:
+                    flags[field.replace("_", "-")] = said if metavar else str(said).lower()
+            return command(*args, settings=functools.partial(_loaded, flags, settings_file), **given)
 
         decorated: Any = with_settings
-        for one in reversed(chosen):
-            name = f"{one.flag}/--no-{one.name}" if one.kind is values.SWITCH else one.flag
-            how: dict[str, Any] = {"default": None} if one.kind is values.SWITCH else {"metavar": one.kind.metavar}
-            decorated = option(name, one.field, help=one.help, **how)(decorated)
-        return cast("F", settings_file_option(decorated))
+        for field, metavar, about in reversed(chosen):
+            flag = f"--{field.replace('_', '-')}"
+            if metavar:
+                decorated = option(flag, field, metavar=metavar, help=about)(decorated)
+            else:
+                decorated = option(f"{flag}/--no-{flag[2:]}", field, default=None, help=about)(decorated)
+        return cast("F", _settings_file(decorated))
 
     return decorate
+
+
+_settings_file = option(
+    "--config", "settings_file", metavar="FILE",
+    help="Settings (TOML) instead of /etc/topo-agent/topo-agent.toml.",
+)  # fmt: skip
+
+
+def _loaded(flags: dict[str, str], file: str | None) -> Settings:
+    from topo_agent.commands.config import loaded
+
+    return loaded(flags, file).settings
 
 
 def readings_of(
