@@ -20,11 +20,6 @@ class Covered(NamedTuple):
     addresses: frozenset[str]
     uids: frozenset[str]
 
-    def __or__(self, other: object) -> Covered:
-        if not isinstance(other, Covered):
-            return NotImplemented
-        return Covered(self.addresses | other.addresses, self.uids | other.uids)
-
     def has(self, address: str, uid: str | None) -> bool:
         return address in self.addresses or (uid is not None and uid in self.uids)
 
@@ -97,7 +92,6 @@ def _first(spec: Mapping[str, Json]) -> str:
 _GUARD = re.compile(r"device\.driver\s*==\s*(['\"])[^'\"\\]+\1|(['\"])[^'\"\\]+\2\s*==\s*device\.driver", re.ASCII)
 _TEXT = r"\s*(?:'[^'\\]*'|\"[^\"\\]*\")\s*"
 _GUARD_IN = re.compile(rf"device\.driver\s+in\s*\[{_TEXT}(?:,{_TEXT})*,?\s*\]", re.ASCII)
-
 
 # Raw strings, bytes and triple quotes have rules of their own: nobody needs them for the name of a driver.
 _TOKEN = re.compile(
