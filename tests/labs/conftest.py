@@ -22,7 +22,7 @@ Started = TypeVar("Started")
 
 
 @contextlib.contextmanager
-def _entered(make: Callable[[], contextlib.AbstractContextManager[Started]]) -> Iterator[Started]:
+def entered(make: Callable[[], contextlib.AbstractContextManager[Started]]) -> Iterator[Started]:
     with contextlib.ExitStack() as stack:
         try:
             found = stack.enter_context(make())
@@ -34,7 +34,7 @@ def _entered(make: Callable[[], contextlib.AbstractContextManager[Started]]) -> 
 
 
 def _started(**options: Any) -> contextlib.AbstractContextManager[Cluster]:
-    return _entered(lambda: Cluster(**options))
+    return entered(lambda: Cluster(**options))
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +81,7 @@ def start_node() -> Iterator[Callable[..., NodeOf]]:
         def start(name: str, *, gates: Mapping[str, bool] | None = None, **cluster: Any) -> NodeOf:
             users = {f"system:node:{name}": ["system:nodes"], **cluster.pop("users", {})}
             found = stack.enter_context(_started(users=users, **cluster))
-            return stack.enter_context(_entered(lambda: NodeOf(found, name, gates=gates)))
+            return stack.enter_context(entered(lambda: NodeOf(found, name, gates=gates)))
 
         yield start
 

@@ -27,13 +27,20 @@ from tests.labs.apt import Apt
 from tests.labs.cpio import File, Tree, cpio, link
 
 REPOSITORY = Path(__file__).parents[2]
-# Pure Python, from the environment that runs the test; PyYAML is not needed here.
-DEPENDENCIES = ("click", "prometheus_client", "pyroute2", "pyudev")
+# Pure Python, from the environment that runs the test: what is imported, and which package has it.
+DEPENDENCIES = {
+    "click": "click",
+    "prometheus_client": "prometheus-client",
+    "pyroute2": "pyroute2",
+    "pyudev": "pyudev",
+    "yaml": "PyYAML",
+}
 PACKAGES = (
     "busybox-static",
     "hwloc-nox",
     "libc-bin",
     "libpython3-stdlib",
+    "libseccomp2",
     "libudev1",
     "python3-minimal",
     "python3-psutil",
@@ -41,7 +48,7 @@ PACKAGES = (
 # Something depends on them, and nothing here runs them.
 NOT_NEEDED = ("dpkg", "gcc-12-base", "libdb5.3", "libtirpc-common", "media-types", "readline-common", "tar")
 MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000e", "nvme")  # loaded in this order
-MORE_MODULES = ("8021q", "bonding")  # loaded by a lab that needs them
+MORE_MODULES = ("8021q", "bonding", "overlay")  # loaded by a lab that needs them
 DAYS_KEPT = 30
 
 INIT = """\
@@ -123,7 +130,7 @@ def guest(architecture: str) -> Guest:
 def _key() -> str:
     """Of everything that goes in and is not asked of apt: this file, the dependencies, the release of Debian."""
     inputs = [Path(__file__).read_text(encoding="utf-8"), sys.version, _release()]
-    inputs += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
+    inputs += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES.values()]
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
 
 

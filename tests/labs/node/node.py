@@ -96,7 +96,7 @@ class NodeOf:
         started = time.monotonic()
         self._tell("+", "containerd")
         self.wait(lambda: self._ctr("version", check=False), "containerd")
-        self.load(self._pause(), kubelet.PAUSE)
+        self.load(pause(self.folder), kubelet.PAUSE)
         self._tell("+", "kubelet")
         self.wait(self.ready, "node that is ready", 2 * ENOUGH)
         self.took = time.monotonic() - started
@@ -112,19 +112,6 @@ class NodeOf:
         commands.write(f"{sign} {name}\n")
         commands.flush()
         assert answers.readline() == "done\n", f"the guard ended: {self._guard.wait(ENOUGH)}"
-
-    def _pause(self) -> Path:
-        """An image with one program, that does nothing."""
-        program, archive = self.folder / "pause", self.folder / "pause.tar"
-        command = ["gcc", "-static", "-O2", "-s", "-o", str(program), str(HERE / "pause.c")]
-        subprocess.run(command, check=True, capture_output=True, timeout=ENOUGH)
-        config = {
-            "architecture": install.own_architecture(),
-            "config": {"Entrypoint": ["/pause"], "User": "65532:65532"},
-        }
-        layer = oci.tar([(oci.entry("pause", 0o755), program.read_bytes())])
-        archive.write_bytes(oci.packed([layer], config, kubelet.PAUSE))
-        return archive
 
     # What runs
 
@@ -227,6 +214,17 @@ class NodeOf:
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * ENOUGH, check=False)
         assert not check or not done.returncode, f"ctr {' '.join(words)}: {done.stderr.strip()}"
         return "" if done.returncode else done.stdout or "done"
+
+
+def pause(folder: Path) -> Path:
+    """The archive of an image with one program, that does nothing."""
+    program, archive = folder / "pause", folder / "pause.tar"
+    command = ["gcc", "-static", "-O2", "-s", "-o", str(program), str(HERE / "pause.c")]
+    subprocess.run(command, check=True, capture_output=True, timeout=ENOUGH)
+    config = {"architecture": install.own_architecture(), "config": {"Entrypoint": ["/pause"], "User": "65532:65532"}}
+    layer = oci.tar([(oci.entry("pause", 0o755), program.read_bytes())])
+    archive.write_bytes(oci.packed([layer], config, kubelet.PAUSE))
+    return archive
 
 
 class Traces:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from tests import fixtures
+from tests.labs.node.guest_node import GuestNode
 from tests.labs.node.node import NodeOf
 from tests.test_cli import run
 
@@ -43,9 +43,12 @@ def node(start_node: Callable[..., NodeOf], agent_image: Path) -> NodeOf:
 
 
 class Deployed:
-    """The base with the smallest overlay: whose image, and where the host's /sys and /proc are from."""
+    """The base with the smallest overlay: whose image, and where the host's /sys and /proc are from.
 
-    def __init__(self, node: NodeOf, folder: Path, machine: Path, **variables: str) -> None:
+    `node` is the one that is looked at.
+    """
+
+    def __init__(self, node: NodeOf | GuestNode, folder: Path, machine: Path, **variables: str) -> None:
         self.node, self.cluster, self._folder, self._machine = node, node.cluster, folder, machine
         self._variables = variables
         folder.mkdir()
@@ -70,8 +73,8 @@ class Deployed:
         self.cluster.kubectl("apply", "-k", str(self._folder))
 
     def pods(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.cluster.get("pods", "", "topo-agent")["items"]
-        return found
+        found = self.cluster.get("pods", "", "topo-agent")["items"]
+        return [one for one in found if one["spec"].get("nodeName") == self.node.name]
 
     def ready(self, tag: str = "one") -> dict[str, Any]:
         """The pod of that image, once it is ready and the only one."""
@@ -88,8 +91,8 @@ class Deployed:
             self.node.cluster.wait(so, what, seconds)
         except AssertionError:
             logs = "".join(self.node.logs(one["metadata"]["name"], "topo-agent") for one in self.pods())
-            statuses = json.dumps([one["status"] for one in self.pods()])[:3000]
-            raise AssertionError(f"no {what}: {self.labels()}\n{statuses}\n{logs}") from None
+            events = self.cluster.kubectl("get", "events", "-n", "topo-agent", check=False)
+            raise AssertionError(f"no {what}: {self.labels()}\n{events}\n{logs}") from None
 
     def kill(self, pod: str) -> None:
         """The agent, with SIGKILL: the host sees the processes of its pods."""
@@ -111,10 +114,14 @@ class Deployed:
 
     def slices(self) -> list[dict[str, Any]]:
         found = self.cluster.api("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-        return [one for one in found if one["spec"]["driver"] == "topo-agent.io"]
+        of = ("topo-agent.io", self.node.name)
+        return [one for one in found if (one["spec"]["driver"], one["spec"].get("nodeName")) == of]
 
     def delete(self) -> None:
         self.cluster.kubectl("delete", "-k", str(self._folder), "--ignore-not-found")
+        self.unpublish()
+
+    def unpublish(self) -> None:
         where = ("--node", self.node.name, "--kubeconfig", self.cluster.kubeconfig)
         done = run("kube", "unpublish", *where)
         assert done.returncode == 0, done.stderr
@@ -210,12 +217,12 @@ def without_time(taint: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in taint.items() if key != "timeAdded"}
 
 
-def test_the_kubelet_is_started_anew(deployed: Deployed) -> None:
+def test_the_kubelet_is_started_anew(deployed: Deployed, node: NodeOf) -> None:
     """It deletes every slice of its node: dra.md, section 4."""
     uid = deployed.slices()[0]["metadata"]["uid"]
-    deployed.node.stop_kubelet()
+    node.stop_kubelet()
     began = time.monotonic()
-    deployed.node.start_kubelet()
+    node.start_kubelet()
     gone = back = None
     while back is None and time.monotonic() - began < 60:
         found = [one["metadata"]["uid"] for one in deployed.slices()]
