@@ -48,7 +48,7 @@ bench: $(DEV)
 endif
 
 deb: $(RUNTIME) ## the Debian package, for the system's own Python: dist/topo-agent_….deb
-	@.venv/bin/python systemd/deb.py $(ARGS)
+	@.venv/bin/python -m systemd.deb $(ARGS)
 
 image: $(RUNTIME) ## the container image, an OCI archive: dist/topo-agent-….oci.tar; ARGS="--arch arm64" for another architecture
 	@.venv/bin/python -m container.image $(ARGS)

@@ -21,14 +21,12 @@ from typing import NamedTuple
 
 from container import install, oci, sbom
 from container.base import Bases
+from making import checkout
+from making.checkout import ROOT
+from making.programs import Failed, same_python
 from tests.labs.apt import CannotStart
 
-ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "container/requirements.txt"
-
-
-class Failed(Exception):
-    """One line: why there is no image."""
 
 
 class Built(NamedTuple):
@@ -55,8 +53,8 @@ def main() -> None:
 
 
 def build(architecture: str, output: Path, *, base: str | None = None, builder: str | None = None) -> Built:
-    _same_python()
-    when, version = _when(), _version()
+    same_python("image")
+    when, version = checkout.when(), checkout.version()
     os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="topo-agent-image.") as folder:
         work = Path(folder)
@@ -71,7 +69,7 @@ def build(architecture: str, output: Path, *, base: str | None = None, builder: 
                 builder = builder or buildah.pulled(bases[own].builder())
         name = f"localhost/topo-agent:{version}"
         said = {
-            "BASE": base, "BUILDER": builder, "VERSION": version, "REVISION": _revision(), "PIP_NO_INDEX": "1",
+            "BASE": base, "BUILDER": builder, "VERSION": version, "REVISION": checkout.revision(), "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": "/wheels", "BUILDPLATFORM": f"linux/{own}", "TARGETARCH": architecture,
             "TARGETPLATFORM": f"linux/{architecture}",
         }  # fmt: skip
@@ -128,42 +126,6 @@ class _Buildah:
     def pulled(self, archive: Path) -> str:
         self("pull", "--quiet", f"oci-archive:{archive}")
         return oci.name(archive)
-
-
-def _same_python() -> None:
-    """Debian's packages are those of the system's release, and byte code is of one minor version."""
-    theirs = _said("/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    if theirs != ours:
-        raise Failed(f"this is Python {ours}, and /usr/bin/python3 is {theirs}: make image PYTHON=/usr/bin/python3")
-
-
-def _when() -> int:
-    """Seconds since the epoch that every file is dated with: of the last commit, unless SOURCE_DATE_EPOCH says."""
-    said = os.environ.get("SOURCE_DATE_EPOCH")
-    try:
-        return int(said or _said("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
-    except ValueError:
-        raise Failed(f"SOURCE_DATE_EPOCH is {said!r} and no number") from None
-
-
-def _revision() -> str:
-    return _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
-
-
-def _version() -> str:
-    (version,) = re.findall(r'(?m)^__version__ = "(.*)"$', (ROOT / "agent/topo_agent/__init__.py").read_text("utf-8"))
-    return str(version)
-
-
-def _said(*command: str) -> str:
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    except OSError as error:
-        raise Failed(f"{command[0]}: {error.strerror}") from None
-    if done.returncode:
-        raise Failed(f"{' '.join(command[:4])}: {done.stderr.strip() or done.returncode}")
-    return done.stdout.strip()
 
 
 _KUBERNETES = (

@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -19,16 +18,17 @@ from collections.abc import Iterable, Iterator
 from email import message_from_string
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+
+from making import checkout
+from making.checkout import ROOT
+from making.programs import MINOR, SYSTEM_PYTHON, Failed, said, same_python
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "systemd"
-SYSTEM_PYTHON = "/usr/bin/python3"
 LIBRARY, DOCUMENTATION = "usr/lib/topo-agent", "usr/share/doc/topo-agent"
 MAINTAINER = "topo-agent <noreply@topo-agent.io>"
 
@@ -45,10 +45,6 @@ COMMON = (
 )
 
 
-class Failed(Exception):
-    """One line: why there is no package."""
-
-
 def main() -> None:
     words = argparse.ArgumentParser(description="Build the Debian package.")
     words.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=ROOT / "dist")
@@ -61,10 +57,11 @@ def main() -> None:
 def build(output: Path) -> Path:
     if not shutil.which("dpkg-deb"):
         raise Failed("no dpkg-deb here: a package is built on Debian or Ubuntu")
-    _same_python()
+    if os.access(SYSTEM_PYTHON, os.X_OK):
+        same_python("deb")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     os.umask(0o022)
-    when = _when()
+    when = checkout.when()
     with tempfile.TemporaryDirectory(prefix="topo-agent-deb.") as work:
         tree = Path(work, "tree")
         _libraries(project["dependencies"], tree / LIBRARY)
@@ -72,50 +69,27 @@ def build(output: Path) -> Path:
         shutil.copytree(ROOT / "agent/topo_agent", tree / LIBRARY / "topo_agent", ignore=_no_byte_code)
         _files(tree)
         _documentation(tree / DOCUMENTATION, licences, when)
-        architecture = _said("dpkg", "--print-architecture") if [*tree.rglob("*.so")] else "all"
+        architecture = said("dpkg", "--print-architecture") if [*tree.rglob("*.so")] else "all"
         _control(tree, project["description"], architecture)
         _settle(tree, when)
         output.mkdir(parents=True, exist_ok=True)
         package = output / f"topo-agent_{_version()}_{architecture}.deb"
         # One thread: how xz cuts its blocks depends on how many there are
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(when), "DPKG_DEB_THREADS_MAX": "1"}
-        _said("dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(package), env=environment)
+        said("dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(package), env=environment)
     return package
-
-
-def _same_python() -> None:
-    """What is built here runs with the system's own Python."""
-    if not os.access(SYSTEM_PYTHON, os.X_OK):
-        return
-    theirs = _said(SYSTEM_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    if theirs != _minor():
-        raise Failed(f"this is Python {_minor()}, and {SYSTEM_PYTHON} is {theirs}: make deb PYTHON={SYSTEM_PYTHON}")
-
-
-def _minor() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _when() -> int:
-    """Seconds since the epoch that every file is dated with: of the last commit, unless SOURCE_DATE_EPOCH says."""
-    said = os.environ.get("SOURCE_DATE_EPOCH")
-    try:
-        return int(said or _said("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
-    except ValueError:
-        raise Failed(f"SOURCE_DATE_EPOCH is {said!r} and no number") from None
 
 
 def _version() -> str:
     """As Debian orders it: 0.2.0.dev1 and 0.2.0rc1 come before 0.2.0."""
-    (version,) = re.findall(r'(?m)^__version__ = "(.*)"$', (ROOT / "agent/topo_agent/__init__.py").read_text("utf-8"))
-    return re.sub(r"\.?(dev|a|b|rc)(?=[0-9])", r"~\1", str(version))
+    return re.sub(r"\.?(dev|a|b|rc)(?=[0-9])", r"~\1", checkout.version())
 
 
 def _libraries(dependencies: Iterable[str], where: Path) -> None:
     """From wheels, as pip is set up here (PIP_NO_INDEX, PIP_FIND_LINKS)."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     how = ["install", "--target", str(where), "--only-binary", ":all:", "--no-compile"]
-    _said(*pip, *how, *dependencies)
+    said(*pip, *how, *dependencies)
     for path in [*where.iterdir()]:
         if path.name in LEFT_OUT:
             _remove(path)
@@ -124,13 +98,13 @@ def _libraries(dependencies: Iterable[str], where: Path) -> None:
 def _licences(library: Path) -> Iterator[tuple[str, str, str]]:
     """(name and version, licence, its text) of each library; the files themselves go, the texts are in `copyright`."""
     for info in sorted(library.glob("*.dist-info")):
-        said = message_from_string((info / "METADATA").read_text(encoding="utf-8"))
+        metadata = message_from_string((info / "METADATA").read_text(encoding="utf-8"))
         files = sorted({path for name in LICENCES for path in info.rglob(name) if path.is_file()})
         texts = [_common(path.read_text(encoding="utf-8", errors="replace")) for path in files]
         texts = texts or [*_heads(library, info)]
         yield (
-            f"{said['Name']} {said['Version']}",
-            said["License-Expression"] or said["License"] or "",
+            f"{metadata['Name']} {metadata['Version']}",
+            metadata["License-Expression"] or metadata["License"] or "",
             "\n".join(texts),
         )
         for path in (*files, *(info / name for name in LEFT_OUT_OF_METADATA)):
@@ -207,7 +181,7 @@ def _control(tree: Path, description: str, architecture: str) -> None:
         Architecture: {architecture}
         Maintainer: {MAINTAINER}
         Installed-Size: {size}
-        Depends: python3 (>= {_minor()}), libudev1{libc}
+        Depends: python3 (>= {MINOR}), libudev1{libc}
         Recommends: pci.ids
         Section: admin
         Priority: optional
@@ -231,16 +205,6 @@ def _settle(tree: Path, when: int) -> None:
     for path in (tree, *tree.rglob("*")):
         path.chmod(0o755 if path.is_dir() or path in programs else 0o644)
         os.utime(path, (when, when))
-
-
-def _said(*command: str, **how: Any) -> str:
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, **how)
-    except OSError as error:
-        raise Failed(f"{command[0]}: {error.strerror}") from None
-    if done.returncode:
-        raise Failed(f"{' '.join(command[:4])}: {done.stderr.strip() or done.returncode}")
-    return str(done.stdout).strip()
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ class NoPackage(Exception):
 def package(folder: Path, **variables: str) -> Path:
     if not shutil.which("dpkg-deb"):
         raise NoPackage("no dpkg-deb here; Debian has it in the package dpkg")
-    command = [sys.executable, str(ROOT / "systemd/deb.py"), "--output", str(folder)]
+    command = [sys.executable, "-m", "systemd.deb", "--output", str(folder)]
     done = subprocess.run(
-        command, env=os.environ | variables, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     if done.returncode:
         raise NoPackage(done.stderr.strip())

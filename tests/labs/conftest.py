@@ -12,6 +12,7 @@ import pytest
 
 from container import image
 from container.install import own_architecture
+from making.programs import Failed
 from tests.labs.apt import CannotStart
 from tests.labs.controlplane.breaking import Proxy
 from tests.labs.controlplane.cluster import GATES, Cluster
@@ -91,7 +92,7 @@ def agent_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The image of the work tree, an OCI archive; a minute on 2 cores."""
     try:
         return image.build(own_architecture(), tmp_path_factory.mktemp("image")).archive
-    except (CannotStart, image.Failed) as error:
+    except (CannotStart, Failed) as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
