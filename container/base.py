@@ -6,6 +6,7 @@ make it anew.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -19,13 +20,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from container import install, oci
-from tests.labs.apt import Apt
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from making.apt import Apt
+from making.programs import Failed
 
 NOBODY = 65532  # as other images without a shell number theirs
 DAYS_KEPT = 30
@@ -61,22 +60,22 @@ _LIBC6_64 = {"amd64": 0x0303, "arm64": 0x0A03}
 _E_MACHINE = {"amd64": 62, "arm64": 183}
 
 
+@contextlib.contextmanager
+def open_bases(architecture: str) -> Iterator[Bases]:
+    with tempfile.TemporaryDirectory(prefix="topo-agent-apt.") as work:
+        yield Bases(architecture, Path(work))
+
+
 class Bases:
     """Of one architecture; apt is asked once."""
 
-    def __init__(self, architecture: str) -> None:
+    def __init__(self, architecture: str, work: Path) -> None:
         self._architecture = architecture
         self._folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topo-agent-image"
-        self._work = tempfile.TemporaryDirectory(prefix="topo-agent-apt.")
-        self._apt = Apt(architecture, Path(self._work.name, "apt"))
+        self._work = work
+        self._apt = Apt(architecture, work / "apt")
         # Now: later apt leaves out what it has fetched already.
-        self._packages = {kind: self._apt.names(names) for kind, names in _KINDS.items()}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._work.cleanup()
+        self._offered = {kind: self._apt.offered(names) for kind, names in _KINDS.items()}
 
     def runtime(self) -> Path:
         """The OCI archive of what the program runs on."""
@@ -86,7 +85,7 @@ class Bases:
         return self._kept("builder")
 
     def _kept(self, kind: str) -> Path:
-        inputs = [sys.version, *(path.read_text("utf-8") for path in _SOURCES), *self._packages[kind]]
+        inputs = [sys.version, *(path.read_text("utf-8") for path in _SOURCES), *map(str, self._offered[kind])]
         key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
         made = self._folder / f"{kind}-{self._architecture}-{key}.oci.tar"
         if made.exists():
@@ -103,7 +102,7 @@ class Bases:
         }
         if self._architecture == "arm64":
             config["variant"] = "v8"  # buildah asks for it
-        fresh = Path(self._work.name, made.name)
+        fresh = self._work / made.name
         fresh.write_bytes(oci.packed([layer], config, f"localhost/topo-agent-{kind}:latest"))
         arrived = made.with_suffix(f".{os.getpid()}")
         shutil.copyfile(fresh, arrived)
@@ -111,12 +110,10 @@ class Bases:
         return made
 
     def _layer(self, kind: str, *, whole: bool) -> bytes:
-        root = Path(tempfile.mkdtemp(dir=self._work.name))
+        root = Path(tempfile.mkdtemp(dir=self._work))
         certificates: list[bytes] = []
         status: list[str] = []
-        for package in self._apt.closure(_KINDS[kind]):
-            if package.name not in self._packages[kind]:
-                continue
+        for package in self._fetched(kind):
             if not whole and package.name.partition("_")[0] in NOT_NEEDED:
                 continue
             for path, entry, content in _contents(package):
@@ -132,6 +129,13 @@ class Bases:
             words = [sys.executable, "-c", code, str(root)]
             subprocess.run(words, cwd=Path(install.__file__).parent, env={"PYTHONHASHSEED": "0"}, check=True)
         return oci.tar(_entries(root))
+
+    def _fetched(self, kind: str) -> Iterator[Path]:
+        files = {path.name: path for path in self._apt.closure(_KINDS[kind])}
+        for one in self._offered[kind]:
+            if hashlib.sha256(files[one.file].read_bytes()).hexdigest() != one.sha256:
+                raise Failed(f"{one.file}: what was fetched has not the SHA-256 that apt's lists say, {one.sha256}")
+            yield files[one.file]
 
     def _skeleton(self, root: Path, status: list[str], certificates: list[bytes]) -> None:
         """What scripts of the packages would have made, as far as it is needed."""

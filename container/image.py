@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from container import install, oci, sbom
-from container.base import Bases
+from container.base import open_bases
 from making import checkout
 from making.checkout import ROOT
 from making.programs import Failed, same_python
-from tests.labs.apt import CannotStart
 
 LOCK = ROOT / "container/requirements.txt"
 
@@ -48,7 +47,7 @@ def main() -> None:
             return
         made = build(said.arch, said.output, base=said.base, builder=said.builder)
         print(made.archive, made.sbom, *sizes(made.archive), sep="\n")
-    except (CannotStart, Failed, OSError) as error:
+    except (Failed, OSError) as error:
         sys.exit(f"image: {error}")
 
 
@@ -64,7 +63,7 @@ def build(architecture: str, output: Path, *, base: str | None = None, builder: 
         own = install.own_architecture()
         with contextlib.ExitStack() as stack:
             if not base or not builder:
-                bases = {one: stack.enter_context(Bases(one)) for one in {own, architecture}}
+                bases = {one: stack.enter_context(open_bases(one)) for one in {own, architecture}}
                 base = base or buildah.pulled(bases[architecture].runtime())
                 builder = builder or buildah.pulled(bases[own].builder())
         name = f"localhost/topo-agent:{version}"
