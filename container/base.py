@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from container import install, oci
-from making.apt import Apt
+from making.apt import Apt, Offered
 from making.programs import Failed
 
 NOBODY = 65532  # as other images without a shell number theirs
 DAYS_KEPT = 30
 # base-files tells scanners which Debian it is; ldconfig, of libc-bin, is how ctypes finds libudev.
-_RUNTIME = ("base-files", "ca-certificates", "libc-bin", "libpython3-stdlib", "libudev1", "python3-minimal")
-_BUILD = ("python3-minimal", "python3-pip")
-_KINDS = {"base": _RUNTIME, "builder": _BUILD}
+RUNTIME = ("base-files", "ca-certificates", "libc-bin", "libpython3-stdlib", "libudev1", "python3-minimal")
+BUILD = ("python3-minimal", "python3-pip")
+_KINDS = {"base": RUNTIME, "builder": BUILD}
 # Something depends on them, and nothing here calls them: package managers, a shell's tools, and the libraries of those
 # of Python's modules that _LEFT_OUT takes away.
 NOT_NEEDED = (
@@ -76,6 +76,10 @@ class Bases:
         self._apt = Apt(architecture, work / "apt")
         # Now: later apt leaves out what it has fetched already.
         self._offered = {kind: self._apt.offered(names) for kind, names in _KINDS.items()}
+
+    def offered(self) -> set[Offered]:
+        """Every package that one of the two is made of."""
+        return {one for packages in self._offered.values() for one in packages}
 
     def runtime(self) -> Path:
         """The OCI archive of what the program runs on."""

@@ -1,7 +1,7 @@
 """`make image`: the image of topo-agent as an OCI archive, with the list of what is in it (SBOM) beside it.
 
-The same commit, wheels and Debian packages make the same bytes. On Debian or Ubuntu, with buildah; the Python that runs
-this has the minor version of the system's own.
+The same commit makes the same bytes: container/requirements.txt and container/packages.*.lock pin what is in it. On
+Debian or Ubuntu, with buildah; the Python that runs this has the minor version of the system's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from container import install, oci, sbom
+from container import install, oci, packages, sbom
 from container.base import open_bases
 from making import checkout
 from making.checkout import ROOT
@@ -40,38 +40,40 @@ def main() -> None:
     words.add_argument("--base", metavar="IMAGE", help="to run on, instead of Debian's packages")
     words.add_argument("--builder", metavar="IMAGE", help="to build on: Python as in the base, and pip")
     words.add_argument("--wheels", metavar="FOLDER", type=Path, help="only fetch the wheels of that architecture to it")
+    words.add_argument("--as-offered", action="store_true", help="take Debian's packages in other versions than pinned")
+    words.add_argument("--update", action="store_true", help="only pin Debian's packages anew, as apt offers them")
     said = words.parse_args()
     try:
         if said.wheels:
             fetch(said.arch, said.wheels)
             return
-        made = build(said.arch, said.output, base=said.base, builder=said.builder)
+        if said.update:
+            print(*update(), sep="\n")
+            return
+        made = build(said.arch, said.output, base=said.base, builder=said.builder, as_offered=said.as_offered)
         print(made.archive, made.sbom, *sizes(made.archive), sep="\n")
     except (Failed, OSError) as error:
         sys.exit(f"image: {error}")
 
 
-def build(architecture: str, output: Path, *, base: str | None = None, builder: str | None = None) -> Built:
+def build(
+    architecture: str, output: Path, *, base: str | None = None, builder: str | None = None, as_offered: bool = False
+) -> Built:
     same_python("image")
     when, version = checkout.when(), checkout.version()
     os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="topo-agent-image.") as folder:
         work = Path(folder)
+        buildah = _Buildah(work)
+        base, builder = _bases(buildah, architecture, base, builder, as_offered=as_offered)
         (work / "wheels").mkdir()
         fetch(architecture, work / "wheels")
-        buildah = _Buildah(work)
-        own = install.own_architecture()
-        with contextlib.ExitStack() as stack:
-            if not base or not builder:
-                bases = {one: stack.enter_context(open_bases(one)) for one in {own, architecture}}
-                base = base or buildah.pulled(bases[architecture].runtime())
-                builder = builder or buildah.pulled(bases[own].builder())
-        name = f"localhost/topo-agent:{version}"
         said = {
             "BASE": base, "BUILDER": builder, "VERSION": version, "REVISION": checkout.revision(), "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": "/wheels", "BUILDPLATFORM": f"linux/{own}", "TARGETARCH": architecture,
-            "TARGETPLATFORM": f"linux/{architecture}",
+            "PIP_FIND_LINKS": "/wheels", "BUILDPLATFORM": f"linux/{install.own_architecture()}",
+            "TARGETARCH": architecture, "TARGETPLATFORM": f"linux/{architecture}",
         }  # fmt: skip
+        name = f"localhost/topo-agent:{version}"
         buildah(
             "build", "--quiet", "--isolation=chroot", f"--timestamp={when}", f"--platform=linux/{architecture}",
             "--pull=missing", f"--volume={work}/wheels:/wheels:ro", "--format=oci", "--layers=false",
@@ -80,13 +82,39 @@ def build(architecture: str, output: Path, *, base: str | None = None, builder: 
             f"--file={ROOT}/container/Containerfile", f"--tag={name}", str(ROOT),
         )  # fmt: skip
         buildah("push", "--quiet", name, f"oci:{work}/layout:{version}")
-        output.mkdir(parents=True, exist_ok=True)
-        stem = f"topo-agent-{version}-{architecture}"
-        made = Built(output / f"{stem}.oci.tar", output / f"{stem}.cdx.json")
-        made.archive.write_bytes(oci.archived(work / "layout", name))
+        image = oci.archived(work / "layout", name)
+    output.mkdir(parents=True, exist_ok=True)
+    stem = f"topo-agent-{version}-{architecture}"
+    made = Built(output / f"{stem}.oci.tar", output / f"{stem}.cdx.json")
+    made.archive.write_bytes(image)
     content = oci.files(oci.read(made.archive).layers)
     made.sbom.write_text(sbom.listed(content, version, architecture, when), encoding="utf-8")
     return made
+
+
+def _bases(
+    buildah: _Buildah, architecture: str, base: str | None, builder: str | None, *, as_offered: bool
+) -> tuple[str, str]:
+    """The names of the images to run on and to build on; those that nobody named are made of Debian's packages."""
+    own = install.own_architecture()
+    needed = {one for one, named in ((architecture, base), (own, builder)) if not named}
+    with contextlib.ExitStack() as stack:
+        bases = {one: stack.enter_context(open_bases(one)) for one in sorted(needed)}
+        for one, found in bases.items():
+            unpinned = packages.check(one, found.offered(), as_offered=as_offered)
+            if unpinned:
+                print(f"image: {unpinned}", file=sys.stderr)
+        return (
+            base or buildah.pulled(bases[architecture].runtime()),
+            builder or buildah.pulled(bases[own].builder()),
+        )
+
+
+def update() -> Iterator[Path]:
+    """The locks of Debian's packages, written anew."""
+    for architecture in install.MACHINES:
+        with open_bases(architecture) as found:
+            yield packages.write(architecture, found.offered())
 
 
 def fetch(architecture: str, folder: Path) -> None:

@@ -91,7 +91,7 @@ def start_node() -> Iterator[Callable[..., NodeOf]]:
 def agent_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The image of the work tree, an OCI archive; a minute on 2 cores."""
     try:
-        return image.build(own_architecture(), tmp_path_factory.mktemp("image")).archive
+        return image.build(own_architecture(), tmp_path_factory.mktemp("image"), as_offered=True).archive
     except (CannotStart, Failed) as error:
         if os.environ.get("CI"):
             raise
