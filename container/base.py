@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -18,13 +19,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from container import install, oci
 from making.apt import Apt, Offered
-from making.programs import Failed
+from making.programs import Failed, said
 
 NOBODY = 65532  # as other images without a shell number theirs
 DAYS_KEPT = 30
@@ -96,9 +97,7 @@ class Bases:
             os.utime(made)
             return made
         self._folder.mkdir(parents=True, exist_ok=True)
-        for other in self._folder.iterdir():
-            if other.stat().st_mtime < time.time() - DAYS_KEPT * 86400:
-                other.unlink(missing_ok=True)
+        self._forget()
         layer = self._layer(kind, whole=kind == "builder")
         config: dict[str, Any] = {
             "architecture": self._architecture,
@@ -113,13 +112,17 @@ class Bases:
         arrived.replace(made)
         return made
 
+    def _forget(self) -> None:
+        """What was made and not used for long."""
+        for other in self._folder.iterdir():
+            if other.stat().st_mtime < time.time() - DAYS_KEPT * 86400:
+                other.unlink(missing_ok=True)
+
     def _layer(self, kind: str, *, whole: bool) -> bytes:
         root = Path(tempfile.mkdtemp(dir=self._work))
         certificates: list[bytes] = []
         status: list[str] = []
-        for package in self._fetched(kind):
-            if not whole and package.name.partition("_")[0] in NOT_NEEDED:
-                continue
+        for package in self._fetched(kind, () if whole else NOT_NEEDED):
             for path, entry, content in _contents(package):
                 if path.startswith("usr/share/ca-certificates/") and entry.isreg():
                     certificates.append(content)
@@ -131,12 +134,16 @@ class Bases:
             # In a process of its own: what marshal writes depends on what else the process holds.
             code = "import sys; from pathlib import Path; import install; install.compiled(Path(sys.argv[1]))"
             words = [sys.executable, "-c", code, str(root)]
-            subprocess.run(words, cwd=Path(install.__file__).parent, env={"PYTHONHASHSEED": "0"}, check=True)
+            done = subprocess.run(words, cwd=Path(install.__file__).parent, env={"PYTHONHASHSEED": "0"}, check=False)
+            if done.returncode:
+                raise Failed(f"container/install.py: no byte code for the base ({done.returncode})")
         return oci.tar(_entries(root))
 
-    def _fetched(self, kind: str) -> Iterator[Path]:
+    def _fetched(self, kind: str, without: Container[str]) -> Iterator[Path]:
         files = {path.name: path for path in self._apt.closure(_KINDS[kind])}
         for one in self._offered[kind]:
+            if one.name in without:
+                continue
             if hashlib.sha256(files[one.file].read_bytes()).hexdigest() != one.sha256:
                 raise Failed(f"{one.file}: what was fetched has not the SHA-256 that apt's lists say, {one.sha256}")
             yield files[one.file]
@@ -166,10 +173,10 @@ _SOURCES = (Path(__file__), Path(install.__file__), Path(oci.__file__))
 
 def _contents(package: Path) -> Iterator[tuple[str, tarfile.TarInfo, bytes]]:
     """Files and links of a package, as if /bin, /lib, /lib64 and /sbin were links into /usr."""
-    with (
-        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack,
-        tarfile.open(fileobj=cast("IO[bytes]", unpack.stdout), mode="r|") as tar,
-    ):
+    done = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(package)], capture_output=True, check=False)
+    if done.returncode:
+        raise Failed(f"{package.name}: dpkg-deb cannot unpack it: {done.stderr.decode(errors='replace').strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         seen: dict[str, bytes] = {}
         for member in tar:
             path = re.sub(r"^(?=(bin|sbin|lib|lib64)(/|$))", "usr/", member.name.removeprefix("./").rstrip("/"))
@@ -195,8 +202,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _control(package: Path) -> str:
-    done = subprocess.run(["dpkg-deb", "--field", str(package)], capture_output=True, text=True, check=True)
-    return done.stdout.rstrip("\n") + "\nStatus: install ok installed\n"
+    return said("dpkg-deb", "--field", str(package)) + "\nStatus: install ok installed\n"
 
 
 def _entries(root: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:

@@ -25,7 +25,7 @@ from making import checkout
 from making.checkout import ROOT
 from making.programs import Failed, same_python
 
-LOCK = ROOT / "container/requirements.txt"
+REQUIREMENTS = ROOT / "container/requirements.txt"
 
 
 class Built(NamedTuple):
@@ -119,7 +119,7 @@ def update() -> Iterator[Path]:
 
 def fetch(architecture: str, folder: Path) -> None:
     """The wheels of requirements.txt, as pip is set up here (PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS)."""
-    words = [*install.pip_flags(architecture), f"--requirement={LOCK}", f"--dest={folder}"]
+    words = [*install.pip_flags(architecture), f"--requirement={REQUIREMENTS}", f"--dest={folder}"]
     try:
         install.pip("download", *words)
     except subprocess.CalledProcessError:

@@ -71,7 +71,9 @@ def pip(*words: str) -> None:
 
 def own_architecture() -> str:
     """As Debian and images name it."""
-    (found,) = (ours for ours, theirs in MACHINES.items() if theirs == platform.machine())
+    found = next((ours for ours, theirs in MACHINES.items() if theirs == platform.machine()), None)
+    if not found:
+        sys.exit(f"image: this machine is {platform.machine()}, and one of {', '.join(MACHINES.values())} was expected")
     return found
 
 

@@ -78,7 +78,7 @@ def read(architecture: str) -> Lock:
     path = _path(architecture)
     name = f"container/{path.name}"
     try:
-        first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+        first, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
     except FileNotFoundError:
         raise Failed(f"{name}: not there; {UPDATE} writes it") from None
     if not first.startswith("# "):

@@ -75,5 +75,6 @@ class Apt:
         except subprocess.TimeoutExpired:
             raise Failed(f"{tool} {words[0]} took more than {FETCH_SECONDS} s") from None
         if done.returncode:
-            raise Failed(f"{tool} {' '.join(words)}: {done.stderr.strip()[-500:]}")
+            said = "; ".join(done.stderr.strip().splitlines())
+            raise Failed(f"{tool} {' '.join(words)}: {said[-500:] or done.returncode}")
         return done.stdout

@@ -126,6 +126,12 @@ def test_a_lock_of_another_release_pins_nothing_here(monkeypatch: pytest.MonkeyP
     assert check({"libc6": ("9", C)}) == said
 
 
+def test_a_lock_that_is_no_text(folder: Path) -> None:
+    (folder / "packages.amd64.lock").write_bytes(b"# debian bookworm\n\xff\n")
+    with pytest.raises(Failed, match=r"lock:2: .*NAME VERSION SHA256 was expected$"):
+        packages.read("amd64")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -236,7 +236,7 @@ def test_the_list_of_what_is_in_it(built: image.Built, files: Files) -> None:
         kind = re.match(r"pkg:(deb|pypi)/", one.get("purl", ""))
         if kind:
             kinds[kind[1]][one["name"]] = one["version"]
-    locked = re.findall(r"(?m)^([\w-]+)==(\S+)(?: ; (.*))? \\$", image.LOCK.read_text(encoding="utf-8"))
+    locked = re.findall(r"(?m)^([\w-]+)==(\S+)(?: ; (.*))? \\$", image.REQUIREMENTS.read_text(encoding="utf-8"))
     wanted = {name: version for name, version, marker in locked if "< '3.11'" not in marker and "win32" not in marker}
     if sys.version_info >= (3, 11):
         assert kinds["pypi"] == wanted
@@ -271,7 +271,7 @@ def test_the_lock_is_of_this_program() -> None:
         import tomli as tomllib
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     locked: dict[str, list[str]] = {}
-    for name, version in re.findall(r"(?m)^([\w-]+)==([^ ]+)", image.LOCK.read_text(encoding="utf-8")):
+    for name, version in re.findall(r"(?m)^([\w-]+)==([^ ]+)", image.REQUIREMENTS.read_text(encoding="utf-8")):
         locked.setdefault(name, []).append(version)
     for words in (*project["dependencies"], *project["optional-dependencies"]["kubernetes"]):
         wanted = Requirement(words)
