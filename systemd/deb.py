@@ -102,6 +102,8 @@ def _licences(library: Path) -> Iterator[tuple[str, str, str]]:
         files = sorted({path for name in LICENCES for path in info.rglob(name) if path.is_file()})
         texts = [_common(path.read_text(encoding="utf-8", errors="replace")) for path in files]
         texts = texts or [*_heads(library, info)]
+        if not texts:
+            raise Failed(f"{info.name}: a file {' or '.join(LICENCES)} was expected in it, or a module that it names")
         yield (
             f"{metadata['Name']} {metadata['Version']}",
             metadata["License-Expression"] or metadata["License"] or "",
@@ -120,7 +122,8 @@ def _common(text: str) -> str:
 
 def _heads(library: Path, info: Path) -> Iterator[str]:
     """What stands at the head of the modules of a wheel that brings no file with its licence."""
-    for name in (info / "top_level.txt").read_text(encoding="utf-8").split():
+    names = info / "top_level.txt"  # some tools that make wheels write none
+    for name in names.read_text(encoding="utf-8").split() if names.exists() else ():
         module = library / f"{name}.py"
         if module.exists():
             head = re.match(r"(?:#.*\n)*", module.read_text(encoding="utf-8"))
