@@ -12,6 +12,8 @@ from email import message_from_string
 from typing import Any
 from urllib.parse import quote
 
+from making.programs import Failed
+
 _SPDX = {"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT", "MPL-2.0", "PSF-2.0"}
 _STATUS = re.compile(r"var/lib/dpkg/(status$|status\.d/[^/]+$)")
 _METADATA = re.compile(r".*\.(dist|egg)-info/METADATA$")
@@ -22,7 +24,7 @@ Component = dict[str, Any]
 def listed(files: Iterable[tuple[tarfile.TarInfo, bytes]], version: str, architecture: str, when: int) -> str:
     """The same files make the same text."""
     found = {entry.name: content.decode("utf-8", "replace") for entry, content in files if _wanted(entry.name)}
-    system = dict(re.findall(r'(?m)^(\w+)="?([^"\n]*)"?$', found.get("etc/os-release") or found["usr/lib/os-release"]))
+    system = _system(found)
     debian = sorted(_debian(found, system), key=_name)
     python = sorted(_python(found), key=_name)
     base: Component = {
@@ -66,6 +68,14 @@ def _wanted(path: str) -> bool:
     )
 
 
+def _system(found: Mapping[str, str]) -> dict[str, str]:
+    release = found.get("etc/os-release") or found.get("usr/lib/os-release") or ""
+    system = dict(re.findall(r'(?m)^(\w+)="?([^"\n]*)"?$', release))
+    if "ID" not in system:
+        raise Failed("etc/os-release of the base: a line ID=… was expected, as it says whose packages are in the image")
+    return system
+
+
 def _name(component: Component) -> str:
     return str(component["name"])
 
@@ -75,6 +85,9 @@ def _debian(found: Mapping[str, str], system: Mapping[str, str]) -> Iterator[Com
     for path, text in found.items():
         for stanza in re.split(r"\n\n+", text.strip()) if _STATUS.match(path) else ():
             said = dict(re.findall(r"(?m)^([\w-]+): (.*)$", stanza))
+            # Other images have checksums in status.d, too, and packages that left their settings in status.
+            if "Package" not in said or said.get("Status", "installed").rpartition(" ")[2] != "installed":
+                continue
             name, version = said["Package"], said["Version"]
             source = (said.get("Source") or name).partition(" ")[0]
             purl = f"pkg:deb/{system['ID']}/{quote(name)}@{quote(version, safe='')}?arch={said['Architecture']}"
