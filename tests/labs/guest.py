@@ -50,6 +50,7 @@ NOT_NEEDED = ("dpkg", "gcc-12-base", "libdb5.3", "libtirpc-common", "media-types
 MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000e", "nvme")  # loaded in this order
 MORE_MODULES = ("8021q", "bonding", "overlay")  # loaded by a lab that needs them
 DAYS_KEPT = 30
+UEVENTS = "agent/tests/labs/uevents.py"
 
 INIT = """\
 #!/bin/busybox sh
@@ -242,6 +243,11 @@ def agent() -> bytes:
     tree: Tree = dict(python(REPOSITORY / "agent/topo_agent", "agent/topo_agent"))
     tree.update(_compiled(tree))
     return cpio(tree)
+
+
+def uevents() -> Tree:
+    """What the witnesses in guests import."""
+    return {UEVENTS: File(stat.S_IFREG | 0o644, (REPOSITORY / UEVENTS.removeprefix("agent/")).read_bytes())}
 
 
 def _compiled(tree: Mapping[str, File]) -> Tree:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.labs.apt import CannotStart
 from tests.labs.cpio import File, cpio
-from tests.labs.guest import REPOSITORY, agent, guest
+from tests.labs.guest import REPOSITORY, agent, guest, uevents
 from tests.labs.qemu import X86, _unpack
 
 CYCLES = 5  # over QMP; the others are done inside
@@ -118,6 +118,7 @@ def run(folder: Path) -> tuple[dict[str, Any], str]:
     more = {
         "init": File(stat.S_IFREG | 0o755, INIT.encode()),
         "lab.py": File(stat.S_IFREG | 0o644, (REPOSITORY / "tests/labs/hotplug_guest.py").read_bytes()),
+        **uevents(),
     }
     (folder / "initramfs").write_bytes(built.initramfs.read_bytes() + agent() + cpio(more))
     console, output, monitor = folder / "console", folder / "output.tar", folder / "qmp"

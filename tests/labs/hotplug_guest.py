@@ -1,7 +1,7 @@
 """Runs inside the guest of the hot-plug lab: starts the agent, watches the kernel and the agent, writes results.json.
 
-Only what Python itself has: an independent witness. Each latency is from the last uevent of a burst, by the guest's
-clock, until /metrics and topology.json say what is true.
+Only what Python itself has, and uevents.py: an independent witness. Each latency is from the last uevent of a burst, by
+the guest's clock, until /metrics and topology.json say what is true.
 """
 
 from __future__ import annotations
@@ -9,33 +9,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from tests.labs.uevents import Uevents
+
 PAGE = "http://127.0.0.1:19738"
 STATE = "/run/topo-agent"
 BY_HAND = 45
-SEEN = ("pci", "net", "nvme", "infiniband", "drm", "accel")
-_EVENTS = 15  # NETLINK_KOBJECT_UEVENT
 
-last_event = 0.0
-
-
-def watch() -> None:
-    """The time of the last uevent of what the agent listens to."""
-    global last_event  # noqa: PLW0603 one number, written here and read there
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _EVENTS) as kernel:
-        kernel.bind((0, 1))
-        while True:
-            words = kernel.recv(1 << 16).split(b"\0")
-            if any(word.decode("utf-8", "replace") == f"SUBSYSTEM={name}" for word in words for name in SEEN):
-                last_event = time.monotonic()
+uevents = Uevents()
 
 
 def got(path: str) -> str:
@@ -86,7 +73,7 @@ def latency(gone: set[str], back: set[str], what: str) -> float:
         written, shown = addresses()
         return not gone & (written | shown) and back <= written & shown
 
-    return until(true, 60, what) - last_event
+    return until(true, 60, what) - uevents.last
 
 
 def write(path: str, text: str) -> None:
@@ -117,7 +104,6 @@ def stacked() -> dict[str, Any]:
 
 def main() -> None:
     results: dict[str, Any] = {"qmp": [], "by_hand": []}
-    threading.Thread(target=watch, daemon=True).start()
     agent = subprocess.Popen(
         [sys.executable, "-m", "topo_agent", "run", "--rescan", "1h", "--state-dir", STATE, "--log-format", "json"]
     )

@@ -29,7 +29,7 @@ from tests.labs.controlplane.cluster import ENOUGH, Cluster
 from tests.labs.controlplane.programs import programs
 from tests.labs.cpio import File, Tree, cpio, link
 from tests.labs.exporters import free_port
-from tests.labs.guest import agent, guest
+from tests.labs.guest import agent, guest, uevents
 from tests.labs.hotplug import Monitor
 from tests.labs.node import kubelet
 from tests.labs.node import programs as ours
@@ -198,7 +198,7 @@ class GuestNode:
             tree[f"node/{name}"] = File(stat.S_IFDIR | 0o755)
         # What containerd writes is on a file system that overlays can be on.
         tree["node/containerd"] = link("state")
-        return tree | {"init": _program(INIT.encode()), "node/init": _program(SECOND.encode())}
+        return tree | uevents() | {"init": _program(INIT.encode()), "node/init": _program(SECOND.encode())}
 
     def stop(self) -> None:
         """At once, like a machine that loses its power. Twice does no harm."""
@@ -239,7 +239,7 @@ class GuestNode:
     # What the guest says
 
     def ask(self, path: str, seconds: float = ENOUGH) -> str:
-        """Of the witness: `dump/labels`, `metrics`, `age`, `kubelet/restart`, `log/kubelet`, `pods/NAMESPACE`."""
+        """What the witness says: `pci`, `dump/labels`, `metrics`, `age`, `log/kubelet`, and so on."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=seconds) as answer:
                 return str(answer.read().decode())

@@ -1,6 +1,6 @@
 """Runs in a guest that is a node: starts what the node consists of, and says what it sees there, over HTTP.
 
-Only what Python itself has. `witness.py FOLDER`: programs, settings and about.json are in FOLDER.
+Only what Python itself has, and uevents.py. `witness.py FOLDER`: programs, settings and about.json are in FOLDER.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import threading
 import time
 import urllib.request
 
+from tests.labs.uevents import Uevents
+
 NODE = sys.argv[1]
 AGENT = "http://127.0.0.1:19738"
-SEEN = ("pci", "net", "nvme", "infiniband", "drm", "accel")
-_EVENTS = 15  # NETLINK_KOBJECT_UEVENT
 _ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": NODE, "TMPDIR": f"{NODE}/tmp"}  # noqa: S108 its own
 
 with open(f"{NODE}/about.json", encoding="utf-8") as _file:
@@ -32,20 +32,9 @@ KUBELET = [
     f"--root-dir={NODE}/kubelet", f"--cert-dir={NODE}/certs", f"--hostname-override={ABOUT['name']}",
 ]  # fmt: skip
 
-last_event = 0.0
+uevents = Uevents()
 running: dict[str, subprocess.Popen[bytes]] = {}
 restarting = threading.Event()
-
-
-def watch() -> None:
-    """The time of the last uevent of what the agent listens to."""
-    global last_event  # noqa: PLW0603 one number, written here and read there
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _EVENTS) as kernel:
-        kernel.bind((0, 1))
-        while True:
-            words = kernel.recv(1 << 16).split(b"\0")
-            if any(word.decode("utf-8", "replace") == f"SUBSYSTEM={name}" for word in words for name in SEEN):
-                last_event = time.monotonic()
 
 
 def forward() -> None:
@@ -108,7 +97,9 @@ class Answers(http.server.BaseHTTPRequestHandler):
 def said(path: str) -> str:
     what, _, rest = path.partition("/")
     if what == "age":
-        return str(time.monotonic() - last_event)
+        return str(time.monotonic() - uevents.last)
+    if what == "pci":
+        return "\n".join(sorted(os.listdir("/sys/bus/pci/devices")))
     if what == "metrics":
         with urllib.request.urlopen(f"{AGENT}/metrics", timeout=10) as answer:  # noqa: S310 our own address
             return str(answer.read().decode())
@@ -135,8 +126,7 @@ def read(path: str) -> str:
 
 
 def main() -> None:
-    for loop in (watch, forward):
-        threading.Thread(target=loop, daemon=True).start()
+    threading.Thread(target=forward, daemon=True).start()
     server = http.server.ThreadingHTTPServer(("", 8080), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     start("containerd", CONTAINERD)
