@@ -12,13 +12,10 @@ import shutil
 import signal
 import stat
 import subprocess
-import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import yaml
@@ -33,15 +30,14 @@ from tests.labs.guest import agent, guest, uevents
 from tests.labs.hotplug import Monitor
 from tests.labs.node import kubelet
 from tests.labs.node import programs as ours
-from tests.labs.node.node import pause
+from tests.labs.node.node import Node, pause
 from tests.labs.qemu import X86
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 HERE = Path(__file__).parent
 FOLDER = Path("/node")  # in the guest
-READY_SECONDS = 300.0
 
 # Below the first NUMA node's root a switch with a NIC, a drive and a display; below the second's a NIC. On the root of
 # the chipset is the NIC that leads to the cluster: host's 127.0.0.1 is 10.0.2.2 there.
@@ -115,32 +111,25 @@ while :; do sleep 1; done # the first process: whenever it waits, orphans go as 
 """
 
 
-class GuestNode:
+class GuestNode(Node):
     """`with GuestNode(cluster, "g1", images) as node:` is Ready; CannotStart where the machine does not do.
 
-    `images` are names and OCI archives. `cluster` knows the user system:node:NAME, as for NodeOf.
+    `images` are names and OCI archives. `cluster` knows the user system:node:NAME, as for NodeOf, and is found at the
+    same address by the guest.
     """
+
+    ready_within = 300.0
 
     def __init__(self, cluster: Cluster, name: str, images: Mapping[str, Path]) -> None:
         if not shutil.which(X86.program):
             raise CannotStart(f"no {X86.program} here; Debian has it in the package {X86.package}")
-        if not shutil.which("gcc"):
-            raise CannotStart("no gcc here")
-        self.cluster, self.name, self._images = cluster, name, images
+        for tool in ("gcc", "setpriv"):
+            if not shutil.which(tool):
+                raise CannotStart(f"no {tool} here")
+        super().__init__(cluster, name)
+        self._images = images
         self._guest = guest("amd64")
         self._qemu: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.folder = Path(tempfile.mkdtemp(prefix="topo-agent-guest-"))
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
 
     def _start(self) -> None:
         initramfs = self.folder / "initramfs"
@@ -149,21 +138,15 @@ class GuestNode:
         monitor = self.folder / "qmp"
         user = f"user,id=cluster,hostfwd=tcp:127.0.0.1:{self._port}-:8080"
         command = [
-            X86.program,
+            *("setpriv", "--pdeathsig", "KILL", "--", X86.program),  # its end, even where the test is killed
             *("-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"),
             *("-netdev", user, *OPTIONS.split()),
             *("-serial", f"file:{self.folder}/console", "-qmp", f"unix:{monitor},server=on,wait=off"),
             *("-kernel", str(self._guest.kernel), "-initrd", str(initramfs)),
             *("-append", "console=ttyS0 quiet panic=-1"),
         ]
-        started = time.monotonic()
         self._qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.monitor = Monitor(str(monitor))
-        self.wait(self.ready, "guest that is a ready node", READY_SECONDS)
-        self.took = time.monotonic() - started
-        """Seconds from the start of QEMU until the node was ready."""
-        taints = {"spec": {"taints": None}}
-        self.cluster.api("PATCH", f"/api/v1/nodes/{self.name}", taints, kind="application/merge-patch+json")
 
     def _tree(self) -> Tree:
         """What the guest has besides Python and the agent."""
@@ -201,7 +184,6 @@ class GuestNode:
         return tree | uevents() | {"init": _program(INIT.encode()), "node/init": _program(SECOND.encode())}
 
     def stop(self) -> None:
-        """At once, like a machine that loses its power. Twice does no harm."""
         qemu, self._qemu = self._qemu, None
         if qemu:
             with contextlib.suppress(ProcessLookupError):
@@ -210,14 +192,7 @@ class GuestNode:
             self.monitor.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def ready(self) -> bool:
-        found = self.cluster.api("GET", f"/api/v1/nodes?fieldSelector=metadata.name={self.name}")["items"]
-        conditions = found[0]["status"].get("conditions", []) if found else []
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
     def wait(self, so: Callable[[], object], what: str, seconds: float = ENOUGH) -> None:
-        """Until it is so; with the guest's console and the kubelet's log where it does not come."""
-
         def found() -> object:
             assert self._qemu
             assert self._qemu.poll() is None, f"QEMU ended: {self.console()}"
@@ -249,11 +224,6 @@ class GuestNode:
     def since_event(self) -> float:
         """Seconds since the last uevent of what the agent looks at, by the guest's clock."""
         return float(self.ask("age"))
-
-    def environment(self) -> list[dict[str, str]]:
-        """As NodeOf's: the guest has the API server at the same address."""
-        host, _, port = self.cluster.server.removeprefix("https://").partition(":")
-        return [{"name": "KUBERNETES_SERVICE_HOST", "value": host}, {"name": "KUBERNETES_SERVICE_PORT", "value": port}]
 
     def logs(self, pod: str, namespace: str = "default") -> str:
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,62 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 
-class NodeOf:
+class Node(ABC):
+    """A node of a lab's cluster, with a folder that goes away with it. `with …:` is Ready."""
+
+    ready_within = 2 * ENOUGH
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+
+    def __enter__(self) -> Self:
+        # Short: the paths of sockets are below it.
+        self.folder = Path(tempfile.mkdtemp(prefix="topo-agent-node-"))
+        try:
+            started = time.monotonic()
+            self._start()
+            self.wait(self.ready, "node that is ready", self.ready_within)
+            self.took = time.monotonic() - started
+            """Seconds until the node was ready."""
+            # Admission gives every new node the taint not-ready, which a controller takes away that need not run.
+            taints = {"spec": {"taints": None}}
+            self.cluster.api("PATCH", f"/api/v1/nodes/{self.name}", taints, kind="application/merge-patch+json")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Until its kubelet runs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """At once, like a machine that loses its power; then nothing of it is left here. Twice does no harm."""
+
+    @abstractmethod
+    def wait(self, so: Callable[[], object], what: str, seconds: float = ENOUGH) -> None:
+        """Until it is so; with what the node said where it does not come."""
+
+    @abstractmethod
+    def logs(self, pod: str, namespace: str = "default") -> str:
+        """What the containers of a pod wrote, of all their starts."""
+
+    def ready(self) -> bool:
+        found = self.cluster.api("GET", f"/api/v1/nodes?fieldSelector=metadata.name={self.name}")["items"]
+        conditions = found[0]["status"].get("conditions", []) if found else []
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def environment(self) -> list[dict[str, str]]:
+        """Of a container on the host's network, that finds the API server by it: no Service leads there."""
+        host, _, port = self.cluster.server.removeprefix("https://").partition(":")
+        return [{"name": "KUBERNETES_SERVICE_HOST", "value": host}, {"name": "KUBERNETES_SERVICE_PORT", "value": port}]
+
+
+class NodeOf(Node):
     """`with NodeOf(cluster, "n1") as node:` is Ready; CannotStart where the machine does not do.
 
     `cluster` was started with `users={"system:node:n1": ["system:nodes"]}`. `gates` are the kubelet's own. Everything
@@ -45,23 +101,10 @@ class NodeOf:
         for tool in ("gcc", "mount", "unshare"):
             if not shutil.which(tool):
                 raise CannotStart(f"no {tool} here")
-        self.cluster, self.name = cluster, name
+        super().__init__(cluster, name)
         self._gates = gates or {}
         self._containerd, self._runc, self._cni = ours.containerd(), ours.runc(), ours.cni()
         self._guard: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        # Short: the paths of sockets are below it.
-        self.folder = Path(tempfile.mkdtemp(prefix="topo-agent-node-"))
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
 
     def _start(self) -> None:
         self.root = self.folder / "kubelet"
@@ -93,17 +136,10 @@ class NodeOf:
             text=True,
             start_new_session=True,  # Ctrl-C is for the process that it guards
         )
-        started = time.monotonic()
         self._tell("+", "containerd")
         self.wait(lambda: self._ctr("version", check=False), "containerd")
         self.load(pause(self.folder), kubelet.PAUSE)
         self._tell("+", "kubelet")
-        self.wait(self.ready, "node that is ready", 2 * ENOUGH)
-        self.took = time.monotonic() - started
-        """Seconds from the start of containerd until the node was ready."""
-        # Admission gives every new node the taint not-ready, which a controller takes away that need not run.
-        taints = {"spec": {"taints": None}}
-        self.cluster.api("PATCH", f"/api/v1/nodes/{self.name}", taints, kind="application/merge-patch+json")
 
     def _tell(self, sign: str, name: str) -> None:
         assert self._guard
@@ -114,11 +150,6 @@ class NodeOf:
         assert answers.readline() == "done\n", f"the guard ended: {self._guard.wait(ENOUGH)}"
 
     # What runs
-
-    def ready(self) -> bool:
-        found = self.cluster.api("GET", f"/api/v1/nodes?fieldSelector=metadata.name={self.name}")["items"]
-        conditions = found[0]["status"].get("conditions", []) if found else []
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
     def load(self, archive: Path, name: str) -> None:
         """An image from its OCI archive; pods that name it so say `imagePullPolicy: Never`."""
@@ -155,11 +186,6 @@ class NodeOf:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # Pods
-
-    def environment(self) -> list[dict[str, str]]:
-        """Of a container on the host's network, that finds the API server by it: no Service leads there."""
-        host, _, port = self.cluster.server.removeprefix("https://").partition(":")
-        return [{"name": "KUBERNETES_SERVICE_HOST", "value": host}, {"name": "KUBERNETES_SERVICE_PORT", "value": port}]
 
     def phase(self, pod: str, namespace: str = "default") -> str:
         """Pending, Running, Succeeded or Failed."""

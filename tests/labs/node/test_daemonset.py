@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from tests import fixtures
-from tests.labs.node.guest_node import GuestNode
-from tests.labs.node.node import NodeOf
+from tests.labs.node.node import Node, NodeOf
 from tests.test_cli import run
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Deployed:
     `node` is the one that is looked at.
     """
 
-    def __init__(self, node: NodeOf | GuestNode, folder: Path, machine: Path, **variables: str) -> None:
+    def __init__(self, node: Node, folder: Path, machine: Path, **variables: str) -> None:
         self.node, self.cluster, self._folder, self._machine = node, node.cluster, folder, machine
         self._variables = variables
         folder.mkdir()
