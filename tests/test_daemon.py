@@ -187,6 +187,38 @@ def test_whoever_asked_is_gone(box: Path) -> None:
     assert (child.returncode, said) == (0, b"")
 
 
+CIRCLES = """
+import gc, importlib, sys, weakref
+from topo_agent.daemon import scanner
+
+class Circle:
+    def __init__(self):
+        self.itself = self
+
+made, left, scan = [], [], scanner.scan
+
+def circular(host, **how):
+    importlib.import_module(["colorsys", "colorsys", "sched", "sched"][len(made)])
+    made.append(weakref.ref(Circle()))
+    left.append(sum(one() is not None for one in made[:-1]))
+    return scan(host, **how)
+
+scanner.scan = circular
+gc.disable()
+scanner.main()
+print(left, file=sys.stderr)
+"""
+
+
+def test_circles_do_not_outlive_their_scan(box: Path) -> None:
+    """Those of pyroute2's messages; neither where a scan imports something, nor where it changes nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", CIRCLES], env=environment(), input=4 * (json.dumps(asked(source=str(box))) + "\n"),
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == "[0, 0, 0, 0]\n"
+
+
 # --- events of the kernel ------------------------------------------------------------------------------------
 
 
