@@ -107,18 +107,22 @@ class PaperHost:
 
     def without(self, path: str) -> PaperHost:
         """The same machine without a file, a link, or a directory and everything below it."""
-        place = self._place(path)
-        return self._changed({at: it for at, it in self._entries.items() if not f"{at}/".startswith(f"{place}/")})
+        return self._changed(self._less(self._place(path)))
 
     def saying(self, path: str, text: str | bytes) -> PaperHost:
         """The same machine where a file, new or not, has this text."""
-        return self._changed({**self.without(path).entries, self._place(path): text})
+        place = self._place(path)
+        return self._changed({**self._less(place), place: text})
 
     def failing(self, path: str, name: str) -> PaperHost:
         """The same machine where a file or directory fails: `failing("…/vendor", "EIO")`."""
         number: int = getattr(errno, name)
         place = self._place(path)
-        return self._changed({**self.without(path).entries, place: Failure(number, directory=place in self._names)})
+        return self._changed({**self._less(place), place: Failure(number, directory=place in self._names)})
+
+    def _less(self, place: str) -> dict[str, Entry]:
+        below = f"{place}/"
+        return {at: it for at, it in self._entries.items() if at != place and not at.startswith(below)}
 
     def _changed(self, entries: Mapping[str, Entry]) -> PaperHost:
         return PaperHost(entries, self._documents, source=self._source)
@@ -186,12 +190,16 @@ def _directories(entries: dict[str, Entry]) -> dict[str, list[str]]:
         below = path
         while below:
             head, _, name = below.rpartition("/")
-            if head and entries.setdefault(head, None) is not None:
+            beside = names.get(head)
+            if beside is not None:  # a directory that is known has all those above it
+                beside.append(name)
+                break
+            if entries.setdefault(head, None) is not None:
                 raise ValueError(f"{head} is a file and a directory")
-            if len(entries) > ENTRIES_AT_MOST:
-                raise ValueError(f"it has more than {ENTRIES_AT_MOST} files and directories")
-            below = "" if head in names else head
-            names.setdefault(head, []).append(name)
+            names[head] = [name]
+            below = head
+        if len(entries) > ENTRIES_AT_MOST:
+            raise ValueError(f"it has more than {ENTRIES_AT_MOST} files and directories")
     return {path: sorted(set(found)) for path, found in names.items()}
 
 
