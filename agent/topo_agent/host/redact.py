@@ -65,13 +65,12 @@ class _Redaction:
         self.words: dict[str, str] = {}  # a serial or name -> its kind: replaced wherever it is
         self._parts = {part for path in paper.entries for part in path.split("/")}
         self._replaced: list[tuple[str, str, re.Pattern[str], str]] = []
-        self._named: dict[str, str] = {}  # a name in a path -> what it becomes: few names make many paths
         self._settled = False
 
     def settle(self) -> None:
         self.names.settle()
         self._settled = True
-        self._named.clear()
+        self.shapes.forget()
         for word in sorted(self.words, key=lambda word: (-len(word), word)):
             edge = r"\d" if word.isdigit() else "A-Za-z0-9" if self.words[word] == "host" else None
             around = (f"(?<![{edge}])", f"(?![{edge}])") if edge else ("", "")
@@ -92,13 +91,7 @@ class _Redaction:
         }
 
     def path(self, path: str) -> str:
-        return "/".join([self._part(part) for part in path.split("/")])
-
-    def _part(self, name: str) -> str:
-        made = self._named.get(name)
-        if made is None:
-            made = self._named[name] = self.shapes.replaced(self._without_words(name, hosts=False))
-        return made
+        return "/".join([self.shapes.replaced(self._without_words(part, hosts=False)) for part in path.split("/")])
 
     def entry(self, path: str, entry: Entry) -> Entry:
         if isinstance(entry, Link):

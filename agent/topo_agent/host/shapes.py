@@ -34,10 +34,18 @@ class Shapes:
 
     def __init__(self, names: Pseudonyms) -> None:
         self.names = names
+        self._done: dict[tuple[str, bool], str] = {}  # few names make many paths, and many files say the same
+
+    def forget(self) -> None:
+        """The names are other ones from now on."""
+        self._done.clear()
 
     def replaced(self, text: str, *, ip: bool = True) -> str:
         """`"OUI 00:11:22:33:44:55"` -> `"OUI 02:00:00:00:00:01"`; with `ip=False` dotted numbers are versions."""
-        return _SHAPE.sub(lambda found: self._one(found, ip=ip), text)
+        made = self._done.get((text, ip))
+        if made is None:
+            made = self._done[text, ip] = _SHAPE.sub(lambda found: self._one(found, ip=ip), text)
+        return made
 
     def is_one(self, word: str) -> bool:
         found = _SHAPE.fullmatch(word)
