@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from tests import fixtures
-from tests.labs.node.node import Node, NodeOf
+from tests.labs.node.deployed import IMAGE, SOON, Deployed
+from tests.labs.node.node import NodeOf
 from tests.test_cli import run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-BASE = Path(__file__).parents[3] / "daemonset" / "base"
-IMAGE = "localhost/topo-agent"
 CONTROLLERS = (
     "serviceaccount-controller", "serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
     "resourceclaim-controller", "garbage-collector-controller", "validatingadmissionpolicy-status-controller",
     "daemonset-controller", "namespace-controller", "node-lifecycle-controller",
 )  # fmt: skip
-SOON = 5.0  # seconds, for what has to be back
 
 
 @pytest.fixture(scope="module")
@@ -39,108 +35,6 @@ def node(start_node: Callable[..., NodeOf], agent_image: Path) -> NodeOf:
     for tag in ("one", "two"):
         found.load(agent_image, f"{IMAGE}:{tag}")
     return found
-
-
-class Deployed:
-    """The base with the smallest overlay: whose image, and where the host's /sys and /proc are from.
-
-    `node` is the one that is looked at.
-    """
-
-    def __init__(self, node: Node, folder: Path, machine: Path, **variables: str) -> None:
-        self.node, self.cluster, self._folder, self._machine = node, node.cluster, folder, machine
-        self._variables = variables
-        folder.mkdir()
-
-    def apply(self, tag: str) -> None:
-        sources = {"sys": f"{self._machine}/sys", "cpuinfo": f"{self._machine}/proc/cpuinfo"}
-        volumes = [{"name": name, "hostPath": {"path": path}} for name, path in sources.items()]
-        container: dict[str, Any] = {"name": "topo-agent", "imagePullPolicy": "Never"}
-        more = [{"name": name, "value": value} for name, value in self._variables.items()]
-        container["env"] = [*self.node.environment(), *more]
-        patch = {
-            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "topo-agent", "namespace": "topo-agent"},
-            "spec": {"template": {"spec": {"containers": [container], "volumes": volumes}}},
-        }  # fmt: skip
-        overlay = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [os.path.relpath(BASE, self._folder)],
-            "images": [{"name": "topo-agent", "newName": IMAGE, "newTag": tag}],
-            "patches": [{"patch": yaml.safe_dump(patch)}],
-        }  # fmt: skip
-        (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-        self.cluster.kubectl("apply", "-k", str(self._folder))
-
-    def pods(self) -> list[dict[str, Any]]:
-        found = self.cluster.get("pods", "", "topo-agent")["items"]
-        return [one for one in found if one["spec"].get("nodeName") == self.node.name]
-
-    def ready(self, tag: str = "one") -> dict[str, Any]:
-        """The pod of that image, once it is ready and the only one."""
-
-        def so() -> bool:
-            return [is_ready(one) and image_of(one).endswith(f":{tag}") for one in self.pods()] == [True]
-
-        self.wait(so, f"ready pod of {tag}", 90.0)
-        return self.pods()[0]
-
-    def wait(self, so: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-        """With the agents' own words where it does not come."""
-        try:
-            self.node.cluster.wait(so, what, seconds)
-        except AssertionError:
-            logs = "".join(self.node.logs(one["metadata"]["name"], "topo-agent") for one in self.pods())
-            events = self.cluster.kubectl("get", "events", "-n", "topo-agent", check=False)
-            raise AssertionError(f"no {what}: {self.labels()}\n{events}\n{logs}") from None
-
-    def kill(self, pod: str) -> None:
-        """The agent, with SIGKILL: the host sees the processes of its pods."""
-        uid = next(one["metadata"]["uid"] for one in self.pods() if one["metadata"]["name"] == pod)
-        killed = 0
-        for path in Path("/proc").glob("[0-9]*/cgroup"):
-            try:
-                ours = uid in path.read_text() and b"topo" in (path.parent / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if ours:
-                os.kill(int(path.parent.name), signal.SIGKILL)
-                killed += 1
-        assert killed
-
-    def labels(self) -> dict[str, str]:
-        said = self.cluster.api("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["labels"]
-        return {key: text for key, text in said.items() if key.startswith("topo-agent.io/")}
-
-    def slices(self) -> list[dict[str, Any]]:
-        found = self.cluster.api("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-        of = ("topo-agent.io", self.node.name)
-        return [one for one in found if (one["spec"]["driver"], one["spec"].get("nodeName")) == of]
-
-    def delete(self) -> None:
-        self.cluster.kubectl("delete", "-k", str(self._folder), "--ignore-not-found")
-        self.unpublish()
-
-    def unpublish(self) -> None:
-        where = ("--node", self.node.name, "--kubeconfig", self.cluster.kubeconfig)
-        done = run("kube", "unpublish", *where)
-        assert done.returncode == 0, done.stderr
-        assert self.labels() == {}
-        assert self.slices() == []
-        about = self.cluster.api("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]
-        assert not [key for key in about.get("annotations", {}) if key.startswith("topo-agent.io/")]
-        assert not [one for one in about["managedFields"] if one["manager"].startswith("topo-agent")]
-
-
-def is_ready(pod: dict[str, Any]) -> bool:
-    said = pod["status"].get("conditions", ())
-    return "deletionTimestamp" not in pod["metadata"] and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in said
-    )
-
-
-def image_of(pod: dict[str, Any]) -> str:
-    text: str = pod["spec"]["containers"][0]["image"]
-    return text
 
 
 class Witness:
@@ -203,8 +97,7 @@ def test_labels_and_slice_are_those_of_dump(deployed: Deployed, machine: Path) -
     deployed.wait(lambda: deployed.labels() == expected, f"labels {expected}")
     slice_ = yaml.safe_load(said(machine, "-f", "slices"))
     deployed.wait(lambda: len(deployed.slices()) == 1, "slice")
-    (found,) = deployed.slices()
-    devices = [{**one, "taints": [without_time(taint) for taint in one["taints"]]} for one in found["spec"]["devices"]]
+    devices = deployed.devices()
     assert devices == slice_["spec"]["devices"]
     kinds = [one["attributes"]["kind"]["string"] for one in devices]
     assert (kinds.count("gpu"), kinds.count("nic")) == (8, 12)  # a DGX H100: layouts.md
@@ -212,28 +105,12 @@ def test_labels_and_slice_are_those_of_dump(deployed: Deployed, machine: Path) -
     print(deployed.cluster.kubectl("get", "resourceslices"))
 
 
-def without_time(taint: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in taint.items() if key != "timeAdded"}
-
-
 def test_the_kubelet_is_started_anew(deployed: Deployed, node: NodeOf) -> None:
     """It deletes every slice of its node: dra.md, section 4."""
-    uid = deployed.slices()[0]["metadata"]["uid"]
     node.stop_kubelet()
-    began = time.monotonic()
-    node.start_kubelet()
-    gone = back = None
-    while back is None and time.monotonic() - began < 60:
-        found = [one["metadata"]["uid"] for one in deployed.slices()]
-        if gone is None and uid not in found:
-            gone = time.monotonic()
-        if gone is not None and found:
-            back = time.monotonic()
-        time.sleep(0.02)
-    assert gone is not None
-    assert back is not None
-    print(f"the slice is back {back - gone:.2f} s after the kubelet took it away")
-    assert back - gone < SOON
+    took = deployed.wiped(node.start_kubelet)
+    print(f"the slice is back {took:.2f} s after the kubelet took it away")
+    assert took < SOON
 
 
 def test_nothing_is_missed_while_pods_come_and_go(deployed: Deployed) -> None:

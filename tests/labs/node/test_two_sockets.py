@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from tests.labs.conftest import entered
+from tests.labs.node.deployed import IMAGE, SOON, Deployed
 from tests.labs.node.guest_node import NIC, GuestNode
 from tests.labs.node.node import NodeOf
-from tests.labs.node.test_daemonset import CONTROLLERS, IMAGE, SOON, Deployed, without_time
+from tests.labs.node.test_daemonset import CONTROLLERS
 
 NAMES = ("d1", "g1")
 USERS = {f"system:node:{name}": ["system:nodes"] for name in NAMES}
@@ -58,8 +59,7 @@ def test_labels_and_slice_are_those_of_dump(deployed: Deployed, guest: GuestNode
     assert expected["topo-agent.io/nic-count"] == "3"  # what QEMU was told
     deployed.wait(lambda: deployed.labels() == expected, f"labels {expected}")
     deployed.wait(deployed.slices, "slice")
-    (found,) = deployed.slices()
-    devices = [{**one, "taints": [without_time(taint) for taint in one["taints"]]} for one in found["spec"]["devices"]]
+    devices = deployed.devices()
     assert devices == yaml.safe_load(guest.ask("dump/slices"))["spec"]["devices"]
     # Of both sockets, as QEMU was told.
     where = {one["attributes"]["resource.kubernetes.io/pciBusID"]["string"]: one["attributes"] for one in devices}
@@ -109,18 +109,6 @@ def addresses(found: Mapping[str, dict[str, list[dict[str, dict[str, dict[str, s
 
 def test_the_kubelet_of_the_guest_is_started_anew(deployed: Deployed, guest: GuestNode) -> None:
     """It deletes every slice of its node, and ours is back soon."""
-    uid = deployed.slices()[0]["metadata"]["uid"]
-    guest.ask("kubelet/restart")
-    gone = back = None
-    until = time.monotonic() + 120.0
-    while back is None and time.monotonic() < until:
-        found = [one["metadata"]["uid"] for one in deployed.slices()]
-        if gone is None and uid not in found:
-            gone = time.monotonic()
-        if gone is not None and found:
-            back = time.monotonic()
-        time.sleep(0.02)
-    assert gone is not None
-    assert back is not None
-    print(f"the slice is back {back - gone:.2f} s after the kubelet took it away")
-    assert back - gone <= SOON
+    took = deployed.wiped(lambda: guest.ask("kubelet/restart"))
+    print(f"the slice is back {took:.2f} s after the kubelet took it away")
+    assert took <= SOON
