@@ -16,6 +16,12 @@ from tests.test_cli import run
 
 BASE = Path(__file__).parents[3] / "daemonset" / "base"
 IMAGE = "localhost/topo-agent"
+# Of the control plane, as far as a DaemonSet needs them.
+CONTROLLERS = (
+    "serviceaccount-controller", "serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
+    "resourceclaim-controller", "garbage-collector-controller", "validatingadmissionpolicy-status-controller",
+    "daemonset-controller", "namespace-controller", "node-lifecycle-controller",
+)  # fmt: skip
 SOON = 5.0  # seconds, for what has to be back
 
 

@@ -15,18 +15,12 @@ import pytest
 import yaml
 
 from tests import fixtures
-from tests.labs.node.deployed import IMAGE, SOON, Deployed
+from tests.labs.node.deployed import CONTROLLERS, IMAGE, SOON, Deployed
 from tests.labs.node.node import NodeOf
 from tests.test_cli import run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-CONTROLLERS = (
-    "serviceaccount-controller", "serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
-    "resourceclaim-controller", "garbage-collector-controller", "validatingadmissionpolicy-status-controller",
-    "daemonset-controller", "namespace-controller", "node-lifecycle-controller",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

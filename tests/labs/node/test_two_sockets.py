@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from tests.labs.conftest import entered
-from tests.labs.node.deployed import IMAGE, SOON, Deployed
+from tests.labs.node.deployed import CONTROLLERS, IMAGE, SOON, Deployed
 from tests.labs.node.guest_node import NIC, GuestNode
 from tests.labs.node.node import NodeOf
-from tests.labs.node.test_daemonset import CONTROLLERS
 
 NAMES = ("d1", "g1")
 USERS = {f"system:node:{name}": ["system:nodes"] for name in NAMES}

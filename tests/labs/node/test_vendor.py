@@ -18,8 +18,8 @@ from tests.labs import golang
 from tests.labs.apt import CannotStart
 from tests.labs.controlplane.cluster import ENOUGH, Cluster
 from tests.labs.node import kubelet
+from tests.labs.node.deployed import CONTROLLERS
 from tests.labs.node.node import NodeOf
-from tests.labs.node.test_daemonset import CONTROLLERS
 from tests.labs.node.test_node import make, pod
 from topo_agent.views.slices import candidates
 
