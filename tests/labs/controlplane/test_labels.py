@@ -16,6 +16,7 @@ import pytest
 
 from tests import fixtures
 from tests.agent import wait_for
+from tests.labs.controlplane import definitions
 from tests.labs.controlplane.cluster import Cluster, Refused
 from tests.labs.controlplane.publishing import (
     ANNOTATION,
@@ -437,29 +438,6 @@ def test_without_the_library(publishing: Publishing) -> None:
 
 # By way of Node Feature Discovery
 
-NFD = """\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: nodefeatures.nfd.k8s-sigs.io}
-spec:
-  group: nfd.k8s-sigs.io
-  scope: Namespaced
-  names: {kind: NodeFeature, plural: nodefeatures, singular: nodefeature}
-  versions:
-  - name: v1alpha1
-    served: true
-    storage: true
-    schema:
-      openAPIV3Schema:
-        type: object
-        required: [spec]
-        properties:
-          spec:
-            type: object
-            properties:
-              labels: {type: object, additionalProperties: {type: string}}
-              features: {type: object, x-kubernetes-preserve-unknown-fields: true}
-"""
 FEATURE = f"/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/default/nodefeatures/topo-agent-{NODE}"
 
 
@@ -485,7 +463,7 @@ def test_a_node_feature(start_cluster: Callable[..., Cluster], tmp_path: Path, c
         agent.wait_for_line("404: the API server does not know this kind of object")
         agent.rescan()
         assert len(agent.lines("labels: ")) == 1
-        cluster.apply(NFD)
+        cluster.apply(definitions.NODE_FEATURE)
         for writes, rack in enumerate(("r1", "r2", "r3"), 1):
             publishing.rack(rack)
             expected = (node_name, publishing.said())

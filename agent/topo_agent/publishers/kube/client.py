@@ -70,6 +70,10 @@ class Client:
         """Server-side apply, never forced. Trouble of kind "conflict" carries the server's Status as its answer."""
         return self._write("PATCH", path, body, "application/apply-patch+yaml", manager, dry_run=dry_run)
 
+    def merge(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
+        """What the body says, and nothing else, by the server's own rules for lists (strategic merge patch)."""
+        return self._write("PATCH", path, body, "application/strategic-merge-patch+json", dry_run=dry_run)
+
     def create(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
         return self._write("POST", path, body, dry_run=dry_run)
 

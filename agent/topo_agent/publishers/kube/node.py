@@ -71,6 +71,7 @@ class Node(NamedTuple):
     remembered: frozenset[str]  # annotations of the publisher of slices
     complete: bool  # the labels that the object itself needs are there
     system_uuid: str | None = None  # status.nodeInfo.systemUUID; None where only metadata was read
+    told: bool = False  # a condition of its status is ours
 
     def others(self, key: str) -> frozenset[str]:
         """Who owns a label that is not ours."""
@@ -125,6 +126,7 @@ def of(said: Object, carrier: Carrier) -> Node:
         remembered=frozenset(key for key, who in annotated.items() if OF_SLICES in who),
         complete=carrier.own.items() <= _map(about.get("labels")).items(),
         system_uuid=uuid if isinstance(uuid, str) else None,
+        told=_told(managed),
     )
 
 
@@ -188,6 +190,17 @@ def forget(client: Client, node: Node, *, dry_run: bool = False) -> None:
         client.apply(node.carrier.path, said, manager=OF_SLICES, dry_run=dry_run)
 
 
+def untell(client: Client, node: Node, condition: str, *, dry_run: bool = False) -> None:
+    """Take back the condition of a Node.
+
+    Not by an apply: where nobody is on record as the owner of the others, they would go with it.
+    """
+    if node.told:
+        gone: list[Json] = [{"type": condition, "$patch": "delete"}]
+        said: Object = {"metadata": {"uid": node.uid}, "status": {"conditions": gone}}
+        client.merge(f"{node.carrier.path}/status", said, dry_run=dry_run)
+
+
 def memory(facts: Mapping[str, Fact]) -> str:
     """What was published, for the annotation: each with its raw value, its source, and since when."""
     said = {name: {"raw": fact.raw, "source": fact.source, "since": fact.since} for name, fact in sorted(facts.items())}
@@ -217,6 +230,14 @@ def of_owners(error: Trouble) -> bool:
     return error.kind == "conflict" and any(
         _map(one).get("reason") == "FieldManagerConflict" for one in (causes if isinstance(causes, list) else ())
     )
+
+
+def _told(managed: Json) -> bool:
+    for entry in managed if isinstance(managed, list) else ():
+        one = _map(entry)
+        if one.get("manager") == MANAGER and one.get("operation") == "Apply" and one.get("subresource") == "status":
+            return bool(_map(_map(_map(one.get("fieldsV1")).get("f:status")).get("f:conditions")))
+    return False
 
 
 def _owners(managed: Json, *path: str) -> dict[str, frozenset[str]]:
