@@ -31,14 +31,18 @@ class Deployed:
     `node` is the one that is looked at.
     """
 
-    def __init__(self, node: Node, folder: Path, machine: Path, **variables: str) -> None:
+    def __init__(self, node: Node, folder: Path, machine: Path, *, of: Path = BASE, **variables: str) -> None:
         self.node, self.cluster, self._folder, self._machine = node, node.cluster, folder, machine
-        self._variables = variables
+        self._of, self._variables = of, variables
+        self.folder_of_the_host: Path | None = None  # in place of the pod's own /run/topo-agent
         folder.mkdir()
 
     def apply(self, tag: str) -> None:
         sources = {"sys": f"{self._machine}/sys", "cpuinfo": f"{self._machine}/proc/cpuinfo"}
-        volumes = [{"name": name, "hostPath": {"path": path}} for name, path in sources.items()]
+        volumes: list[dict[str, Any]] = [{"name": name, "hostPath": {"path": path}} for name, path in sources.items()]
+        if self.folder_of_the_host:  # docs/kubernetes-beside.md, with dranet
+            path = {"path": str(self.folder_of_the_host), "type": "Directory"}
+            volumes.append({"name": "run", "emptyDir": None, "hostPath": path})
         container: dict[str, Any] = {"name": "topo-agent", "imagePullPolicy": "Never"}
         more = [{"name": name, "value": value} for name, value in self._variables.items()]
         container["env"] = [*self.node.environment(), *more]
@@ -48,12 +52,16 @@ class Deployed:
         }  # fmt: skip
         overlay = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [os.path.relpath(BASE, self._folder)],
+            "resources": [os.path.relpath(self._of, self._folder)],
             "images": [{"name": "topo-agent", "newName": IMAGE, "newTag": tag}],
             "patches": [{"patch": yaml.safe_dump(patch)}],
         }  # fmt: skip
         (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
         self.cluster.kubectl("apply", "-k", str(self._folder))
+
+    def roll(self, *words: str) -> str:
+        """`kubectl rollout WORDS`."""
+        return self.cluster.kubectl("rollout", words[0], "-n", "topo-agent", "daemonset/topo-agent", *words[1:])
 
     def pods(self) -> list[dict[str, Any]]:
         found = self.cluster.get("pods", "", "topo-agent")["items"]

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
+import os
 import shutil
+import socket as socket_
+import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from tests import fixtures
-from tests.labs.node.deployed import CONTROLLERS, IMAGE, SOON, Deployed
+from tests.labs.node.deployed import BASE, CONTROLLERS, IMAGE, SOON, Deployed
 from tests.labs.node.node import NodeOf
 from tests.test_cli import run
+from tests.test_docs import blocks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+OVERLAYS = BASE.parent / "overlays"
+PAGE = BASE.parents[1] / "docs/kubernetes-beside.md"
+STANDINS = Path(__file__).parents[1] / "controlplane/standins.yaml"
+DRANET = {"TOPO_AGENT_DRANET_SOCKET": "/run/topo-agent/dranet"}
+USER = 65532  # of the pod
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +132,100 @@ def test_nothing_is_missed_while_pods_come_and_go(deployed: Deployed) -> None:
         deployed.kill(started)
         deployed.node.wait(lambda: restarts(deployed) > 0, "container that was started anew")
         deployed.ready("two")
+        began = time.monotonic()
+        assert "rolled back" in deployed.roll("undo")
+        deployed.roll("status", "--timeout=60s")
+        deployed.ready("one")
+        took = time.monotonic() - began
     assert seen.fewest == len(before)
     assert seen.slices == {1}
     assert deployed.labels() == before
-    print(f"labels and one slice in each of {seen.looks} looks")
+    print(f"labels and one slice in each of {seen.looks} looks; the rollback took {took:.1f} s")
 
 
 def restarts(deployed: Deployed) -> int:
     return sum(one["restartCount"] for pod in deployed.pods() for one in pod["status"].get("containerStatuses", ()))
+
+
+def test_metrics_for_clients_with_a_certificate(node: NodeOf, machine: Path, tmp_path: Path) -> None:
+    """The overlay prometheus with certificates as docs/kubernetes-beside.md makes them, and a folder for dranet."""
+    certificates, socket = tmp_path / "certificates", tmp_path / "run"
+    for folder in (certificates, socket):
+        folder.mkdir()
+    os.chown(socket, USER, USER)
+    for path in (tmp_path, *tmp_path.parents[:2]):  # the pod's user goes through them
+        path.chmod(0o755)
+    found = Deployed(node, tmp_path / "overlay", machine, of=OVERLAYS / "prometheus", **DRANET)
+    (block,) = (one for one in blocks(PAGE) if "openssl req" in one.text)
+    made, secrets = block.text.split("kubectl", 1)
+    subprocess.run(["sh", "-ec", made], cwd=certificates, check=True, capture_output=True)
+    node.cluster.kubectl("apply", "-f", str(STANDINS))
+    node.cluster.kubectl("wait", "--for=condition=Established", "-f", str(STANDINS))
+    found.folder_of_the_host = socket
+    try:
+        node.cluster.kubectl("apply", "-f", str(BASE / "namespace.yaml"))
+        script = "".join(f"kubectl{words}" for words in secrets.split("kubectl") if "create secret" in words)
+        environment = {**os.environ, "KUBECONFIG": node.cluster.kubeconfig}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        subprocess.run(["sh", "-ec", script], cwd=certificates, env=environment, check=True, capture_output=True)
+        found.apply("one")
+        pod = found.ready()
+        outside = next(iter(addresses() - {"127.0.0.1"}))
+        with_one = scrape(outside, certificates, certificates / "prometheus")
+        assert "topo_gpu_info" in with_one
+        for certificate in (None, stranger(tmp_path)):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                scrape(outside, certificates, certificate)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            urllib.request.urlopen(f"http://{outside}:19738/metrics", timeout=10.0)
+        assert ask(socket / "dranet") == {"cloudProvider": True, "profileProvider": False}
+        logs = node.logs(pod["metadata"]["name"], "topo-agent")
+        assert "Traceback" not in logs
+        assert restarts(found) == 0  # probes without a certificate pass
+        print(f"{outside}: {len(with_one.splitlines())} lines of metrics with a certificate, none without one")
+    finally:
+        found.delete()
+        node.cluster.kubectl("delete", "-f", str(STANDINS))
+
+
+def addresses() -> set[str]:
+    """Of this host, which the pod shares."""
+    done = subprocess.run(["ip", "-4", "-o", "addr"], check=True, capture_output=True, text=True)
+    return {line.split()[3].partition("/")[0] for line in done.stdout.splitlines()}
+
+
+def scrape(address: str, certificates: Path, who: Path | None) -> str:
+    """As Prometheus does it: the agent's certificate has to be for `topo-agent`, whatever the address."""
+    context = ssl.create_default_context(cafile=certificates / "ca.crt")
+    if who:
+        context.load_cert_chain(f"{who}.crt", f"{who}.key")
+    with (
+        socket_.create_connection((address, 19738), 10.0) as plain,
+        context.wrap_socket(plain, server_hostname="topo-agent") as connection,
+    ):
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: topo-agent\r\nConnection: close\r\n\r\n")
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+        return answer.read().decode()
+
+
+def stranger(folder: Path) -> Path:
+    """One whose certificate nobody signed but himself."""
+    words = ("-newkey", "rsa:2048", "-noenc", "-days", "2", "-subj", "/CN=prometheus")
+    where = ("-keyout", "other.key", "-out", "other.crt")
+    subprocess.run(["openssl", "req", "-x509", *words, *where], cwd=folder, check=True, capture_output=True)
+    return folder / "other"
+
+
+def ask(path: Path) -> Any:
+    """The webhook, as dranet asks whether anybody is there."""
+    client = http.client.HTTPConnection("localhost", timeout=10.0)
+    client.sock = socket_.socket(socket_.AF_UNIX)
+    client.sock.connect(str(path))
+    with contextlib.closing(client):
+        client.request("GET", "/health")
+        return json.load(client.getresponse())
 
 
 def test_this_machine(node: NodeOf, tmp_path: Path) -> None:
