@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from tests import machines
@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[1] / "fixtures"
 NAMES = sorted(one.name for one in FOLDER.iterdir() if (one / "host.topo").exists() or (one / "machine.yaml").exists())
 
 
+@cache
 def host(name: str) -> Host:
     recorded = FOLDER / name / "host.topo"
     return open_host(str(recorded)) if recorded.exists() else from_file(str(FOLDER / name / "machine.yaml"))
@@ -29,6 +30,6 @@ def tree(name: str, base: Path) -> Path:
     return machines.once(base / f"fixture-{name}", lambda fresh: unpack(host(name), str(fresh)))
 
 
-@lru_cache(maxsize=4)
+@cache
 def topology(name: str) -> Topology:
     return build(scan(host(name), readiness=True))

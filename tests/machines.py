@@ -13,10 +13,14 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from topo_agent.host import Host
+from topo_agent.host.opening import open_host
 
 SHARED = Path(os.environ.get("TOPO_AGENT_SHARED") or Path(__file__).parents[2] / "shared").resolve()
 
@@ -27,6 +31,12 @@ needs_machines = pytest.mark.skipif(not MACHINES, reason=f"no recorded machines 
 
 def archive(name: str) -> Path:
     return SHARED / "machines" / name / "sysfs.tar.xz"
+
+
+@cache
+def host(name: str) -> Host:
+    """The machine in its archive, read once: a host is not changed by who asks."""
+    return open_host(str(archive(name)))
 
 
 def expected(name: str) -> dict[str, Any]:

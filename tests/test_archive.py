@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.machines import MACHINES, needs_machines
-from tests.machines import archive as archive_of
+from tests.machines import host as machine
 from topo_agent.host import BadSource, archive, recording
 from topo_agent.host.live import LiveHost
 from topo_agent.host.opening import open_host
@@ -170,5 +170,5 @@ def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
 @needs_machines
 @pytest.mark.parametrize("name", MACHINES)
 def test_an_archive_answers_as_its_unpacked_tree(name: str, tree: Callable[[str], Path]) -> None:
-    packed = recording.write(open_host(str(archive_of(name))), keep_names=True)
+    packed = recording.write(machine(name), keep_names=True)
     assert packed == recording.write(LiveHost(str(tree(name))), keep_names=True)

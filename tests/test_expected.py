@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.expectations import KINDS, leaves, of_kind
 from tests.machines import MACHINES, expected, needs_machines
 from topo_agent.graph.build import build
+from topo_agent.graph.topology import Topology
 from topo_agent.host.live import LiveHost
 from topo_agent.scan import scan
 
@@ -40,10 +42,15 @@ DISPUTED = {
 }
 
 
+@cache
+def discovered(root: Path) -> Topology:
+    return build(scan(LiveHost(str(root))))
+
+
 @needs_machines
 @pytest.mark.parametrize("name", MACHINES)
 def test_agrees_with_the_other_program(name: str, tree: Callable[[str], Path]) -> None:
-    topology = build(scan(LiveHost(str(tree(name)))))
+    topology = discovered(tree(name))
     asked = list(leaves(expected(name), topology))
     wrong = [f"{leaf.path}: {leaf.found!r}, and not {leaf.wanted[0]!r}" for leaf in asked if not leaf.agrees]
     print(f"{name}: agreed/asked {len(asked) - len(wrong)}/{len(asked)}")
@@ -60,5 +67,5 @@ def test_no_more_and_no_fewer(
     """An extra GPU or NIC is as wrong as a missing one."""
     if (name, kind) in DISPUTED:
         request.applymarker(pytest.mark.xfail(reason=DISPUTED[name, kind], strict=True))
-    topology = build(scan(LiveHost(str(tree(name)))))
+    topology = discovered(tree(name))
     assert {str(one.address) for one in topology.devices or () if one.kind == kind} == of_kind(expected(name), kind)

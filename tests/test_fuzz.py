@@ -652,29 +652,36 @@ def test_names_count_as_the_text_of_an_archive(tmp_path: Path, monkeypatch: pyte
 # The program itself: status 3 and one line that names the file
 
 
-def _bombs() -> Iterator[tuple[str, tuple[str, ...], bytes]]:
-    laughs = HEAD.encode() + HOSTILE[-1]
-    dump = ("dump", "--from", "{}")
+def _zeros() -> bytes:
     zeros = zlib.compressobj(9, zlib.DEFLATED, 31)
-    yield "gzip", dump, b"".join(zeros.compress(bytes(1 << 20)) for _ in range(300)) + zeros.flush()
-    yield "xz", dump, xz(40, PLAIN)
-    yield "pax", dump, extended(b"1" * 500_000, 1)
-    yield "size", dump, packed([("sys/x", tarfile.REGTYPE, "", b"", 10 << 30)], tarfile.GNU_FORMAT, [], bytes, [])
-    yield "nested", dump, f"{recording.FIRST_LINE}\n@nvml {'[' * 500_000}\n".encode()
-    yield "nul", dump, f'{recording.FIRST_LINE}\nsys/a\0b = ""\n'.encode()
-    yield "laughs.yaml", ("synth", "{}", "-o", "{}.out"), laughs
-    yield "parameters.yaml", ("synth", "{}", "-o", "{}.out"), _chain(6, "[" + ",".join(["$(x)"] * 50) + "]").encode()
-    yield "overlay.yaml", ("dump", "--from", str(ROOT / "fixtures/qemu-x86/host.topo"), "--overlay", "{}"), laughs
+    return b"".join(zeros.compress(bytes(1 << 20)) for _ in range(300)) + zeros.flush()
 
 
-BOMBS = {name: (arguments, data) for name, arguments, data in _bombs()}
+def _laughs() -> bytes:
+    return HEAD.encode() + HOSTILE[-1]
+
+
+_DUMP = ("dump", "--from", "{}")
+_SYNTH = ("synth", "{}", "-o", "{}.out")
+_OVERLAY = ("dump", "--from", str(ROOT / "fixtures/qemu-x86/host.topo"), "--overlay", "{}")
+BOMBS: dict[str, tuple[tuple[str, ...], Callable[[], bytes]]] = {
+    "gzip": (_DUMP, _zeros),
+    "xz": (_DUMP, lambda: xz(40, PLAIN)),
+    "pax": (_DUMP, lambda: extended(b"1" * 500_000, 1)),
+    "size": (_DUMP, lambda: packed([("sys/x", tarfile.REGTYPE, "", b"", 10 << 30)], tarfile.GNU_FORMAT, [], bytes, [])),
+    "nested": (_DUMP, f"{recording.FIRST_LINE}\n@nvml {'[' * 500_000}\n".encode),
+    "nul": (_DUMP, f'{recording.FIRST_LINE}\nsys/a\0b = ""\n'.encode),
+    "laughs.yaml": (_SYNTH, _laughs),
+    "parameters.yaml": (_SYNTH, lambda: _chain(6, "[" + ",".join(["$(x)"] * 50) + "]").encode()),
+    "overlay.yaml": (_OVERLAY, _laughs),
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_the_program_refuses_it_in_one_line(tmp_path: Path, name: str) -> None:
-    arguments, data = BOMBS[name]
+    arguments, made = BOMBS[name]
     path = tmp_path / name
-    path.write_bytes(data)
+    path.write_bytes(made())
     command = [sys.executable, "-m", "topo_agent", *(one.replace("{}", str(path)) for one in arguments)]
     done = subprocess.run(
         ["sh", "-c", f'ulimit -v {MEMORY >> 10}; exec "$0" "$@"', *command],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ class Without:
         return [name for name in self._host.names(path) if name not in self._hidden]
 
 
+@cache
 def recorded(tree: Path) -> lstopo.Seen:
     """What lstopo says of a tree, and the PCI functions that are in it: without `config` lstopo knows no bridges."""
     seen = lstopo.look(tree)

@@ -10,7 +10,7 @@ import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,27 +24,42 @@ NEVER = re.compile(r"config|vpd|rom|resource[0-9]*(_wc|_resize)?")
 HEAVY = ["kubernetes", "pyroute2", "prometheus_client", "pynvml", "psutil", "pyudev", "asyncio", "ssl"]
 
 _WATCHED = """
-import json, sys
+import json, os, sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from topo_agent.cli import main
-try:
-    main()
-finally:
-    sys.stdout.flush()
-    print(json.dumps({"opened": list(opened), "imported": sorted(sys.modules)}), file=sys.stderr)
+for arguments in json.loads(sys.argv[1]):
+    if run := os.fork():
+        if os.waitpid(run, 0)[1]:
+            sys.exit(1)
+        continue
+    sys.argv[1:] = arguments
+    try:
+        main()
+    finally:
+        print("\\0")
+        sys.stdout.flush()
+        print(json.dumps({"opened": list(opened), "imported": sorted(sys.modules)}), file=sys.stderr)
 """
 
 
-def watched(*arguments: str) -> dict[str, list[str]]:
-    """What a run opened (a name, or a path) and had imported in the end."""
+def each_watched(*commands: Sequence[str]) -> list[dict[str, list[str]]]:
+    """What runs of the program opened (a name, or a path) and had imported in the end."""
     done = subprocess.run(
-        [sys.executable, "-c", _WATCHED, *arguments], env=environment(), capture_output=True, text=True, timeout=120,
-        check=False,
+        [sys.executable, "-c", _WATCHED, json.dumps(commands)], env=environment(), capture_output=True, text=True,
+        timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout
-    found: dict[str, list[str]] = json.loads(done.stderr.splitlines()[-1])
+    *said, rest = done.stdout.split("\0\n")
+    assert (len(said), all(said), rest) == (len(commands), True, "")
+    found: list[dict[str, list[str]]] = [json.loads(line) for line in done.stderr.splitlines() if line[:1] == "{"]
+    assert len(found) == len(commands)
+    return found
+
+
+def watched(*arguments: str) -> dict[str, list[str]]:
+    """The same of one run."""
+    (found,) = each_watched(arguments)
     return found
 
 
@@ -95,10 +110,10 @@ def test_no_machine_is_woken(name: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     assert run("synth", str(archive(name)), "-o", str(root)).returncode == 0
     planted(root)
-    for command in ("dump -f json", "list pci", "record", "check -f json"):
-        opened = watched(*command.split(), "--from", str(root))["opened"]
-        assert {"online", "uevent", "class"} & {*opened}
-        assert [path for path in opened if NEVER.fullmatch(os.path.basename(path))] == []
+    commands = ("dump -f json", "list pci", "record", "check -f json")
+    for found in each_watched(*([*command.split(), "--from", str(root)] for command in commands)):
+        assert {"online", "uevent", "class"} & {*found["opened"]}
+        assert [path for path in found["opened"] if NEVER.fullmatch(os.path.basename(path))] == []
 
 
 @pytest.mark.parametrize("source", ["directory", "recording"])

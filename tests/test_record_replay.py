@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.machines import MACHINES, archive, needs_machines
+from tests import machines
+from tests.machines import MACHINES, needs_machines
 from tests.paper import function, machine, two_sockets
-from tests.test_cli import environment
+from tests.test_cli import answer, run
 from topo_agent.graph.build import build
 from topo_agent.host import Host, Json, covered, recording
 from topo_agent.host.opening import open_host
@@ -71,29 +71,36 @@ def test_the_comparison_sees_what_differs(device: Json) -> None:
     assert len(list(differences(one, {"devices": [device] if device else [], "state": {}}))) == 1
 
 
+@cache
+def of_archive(name: str) -> tuple[dict[str, Json], str, str]:
+    """The document of a machine in its archive, and its recordings: with its names, and without."""
+    host = machines.host(name)
+    return told(host), recording.write(host, keep_names=True), recording.write(host)
+
+
 @needs_machines
 @needs_machine
 def test_a_recording_tells_what_its_archive_tells(name: str) -> None:
-    host = open_host(str(archive(name)))
-    assert list(differences(told(host), told(recording.parse(recording.write(host, keep_names=True))))) == []
+    said, kept, _ = of_archive(name)
+    assert list(differences(said, told(recording.parse(kept)))) == []
 
 
 @needs_machines
 @needs_machine
 def test_a_redacted_recording_tells_the_same_under_other_names(name: str) -> None:
-    host = open_host(str(archive(name)))
-    equal_up_to_pseudonyms(told(host), told(recording.parse(recording.write(host))))
+    said, _, hidden = of_archive(name)
+    equal_up_to_pseudonyms(said, told(recording.parse(hidden)))
 
 
 @needs_machines
 @needs_machine
 def test_recording_a_recording_gives_the_same_bytes(name: str) -> None:
-    host = open_host(str(archive(name)))
-    kept, hidden = recording.write(host, keep_names=True), recording.write(host)
-    assert recording.write(recording.parse(kept), keep_names=True) == kept
-    assert recording.write(recording.parse(hidden)) == hidden
-    assert recording.write(recording.parse(hidden), keep_names=True) == hidden
-    assert recording.write(recording.parse(kept)) == hidden  # redacted today or later
+    _, kept, hidden = of_archive(name)
+    named, other = recording.parse(kept), recording.parse(hidden)
+    assert recording.write(named, keep_names=True) == kept
+    assert recording.write(other) == hidden
+    assert recording.write(other, keep_names=True) == hidden
+    assert recording.write(named) == hidden  # redacted today or later
 
 
 def test_this_machine_on_paper() -> None:
@@ -139,15 +146,8 @@ def test_interrupts_are_recorded_too(tmp_path: Path) -> None:
     assert asked(recording.parse(recording.write(host, keep_names=True))) == asked(host)
 
 
-def by_program(*arguments: str) -> str:
-    command = [sys.executable, "-m", "topo_agent", *arguments]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def dumped(source: str) -> dict[str, Json]:
-    found: dict[str, Json] = json.loads(by_program("dump", "-f", "json", "--from", source))
+    found: dict[str, Json] = json.loads(answer("dump", "-f", "json", "--from", source))
     del found["source"]
     return found
 
@@ -157,14 +157,13 @@ def dumped(source: str) -> dict[str, Json]:
 def test_the_program_does_it(name: str, tmp_path: Path, tree: Callable[[str], Path]) -> None:
     """From the directory, by commands, through files, and through a directory made from the recording."""
     kept, hidden, again = (str(tmp_path / one) for one in ("kept.topo", "hidden.topo", "again.topo"))
-    by_program("record", "--from", str(tree(name)), "--keep-names", "-o", kept)
-    by_program("record", "--from", str(tree(name)), "-o", hidden)
-    by_program("record", "--from", hidden, "-o", again)
+    answer("record", "--from", str(tree(name)), "--keep-names", "-o", kept)
+    answer("record", "--from", str(tree(name)), "-o", hidden)
+    answer("record", "--from", hidden, "-o", again)
     assert Path(again).read_bytes() == Path(hidden).read_bytes()
-    assert by_program("record", "--from", hidden) == Path(hidden).read_text(encoding="utf-8")
+    assert answer("record", "--from", hidden) == Path(hidden).read_text(encoding="utf-8")
     before = dumped(str(tree(name)))
     assert list(differences(before, dumped(kept))) == []
     equal_up_to_pseudonyms(before, dumped(hidden))
-    command = [sys.executable, "-m", "topo_agent", "synth", kept, "-o", str(tmp_path / "made")]
-    subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=60)
+    assert run("synth", kept, "-o", str(tmp_path / "made")).returncode == 0
     assert list(differences(before, dumped(str(tmp_path / "made")))) == []
