@@ -195,10 +195,9 @@ def untell(client: Client, node: Node, condition: str, *, dry_run: bool = False)
 
     Not by an apply: where nobody is on record as the owner of the others, they would go with it.
     """
-    if node.told:
-        gone: list[Json] = [{"type": condition, "$patch": "delete"}]
-        said: Object = {"metadata": {"uid": node.uid}, "status": {"conditions": gone}}
-        client.merge(f"{node.carrier.path}/status", said, dry_run=dry_run)
+    gone: list[Json] = [{"type": condition, "$patch": "delete"}]
+    said: Object = {"metadata": {"uid": node.uid}, "status": {"conditions": gone}}
+    client.merge(f"{node.carrier.path}/status", said, dry_run=dry_run)
 
 
 def memory(facts: Mapping[str, Fact]) -> str:
