@@ -2,69 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.labs.aside import Aside
+from tests.labs.controlplane import definitions
 from tests.labs.controlplane.cluster import Cluster, Refused
 from tests.test_cli import environment
 from tests.test_docs import blocks
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"
 PODS = "/api/v1/namespaces/topo-agent/pods"
 MERGE = "application/merge-patch+json"
-STANDINS = Path(__file__).with_name("standins.yaml")
 # What the operators of other programs bring, and say of a node.
-OTHERS = """\
-apiVersion: node.k8s.io/v1
-kind: RuntimeClass
-metadata: {name: nvidia}
-handler: runc
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: node-feature-discovery}
-"""
+OTHERS = f"{definitions.RUNTIME_CLASS}---\n{definitions.NFD_NAMESPACE}"
 MARKED = {
     "kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true", "feature.node.kubernetes.io/amd-gpu": "true",
 }  # fmt: skip
 
 
-class Kubelet:
+class Kubelet(Aside):
     """Says that pods of the agents are ready, and lets them end: what rollouts and deletions wait for."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._stop = cluster, threading.Event()
+        super().__init__(every=0.1)
+        self._cluster = cluster
         self.images: set[str] = set()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            try:
-                for pod in self._cluster.api("GET", PODS)["items"]:
-                    self._look(pod)
-            except Refused:  # it changed meanwhile
-                continue
+    def step(self) -> None:
+        with contextlib.suppress(Refused):  # it changed meanwhile
+            for pod in self._cluster.api("GET", PODS)["items"]:
+                self._look(pod)
 
     def _look(self, pod: dict[str, Any]) -> None:
         path = f"{PODS}/{pod['metadata']['name']}"
@@ -122,8 +103,7 @@ def others(bare: Cluster, unknown: str) -> Iterator[Cluster]:
     """A cluster where the programs are that the overlays are for, as far as objects of ours need them."""
     assert unknown
     bare.node("n1", MARKED)
-    bare.kubectl("apply", "-f", str(STANDINS))
-    bare.kubectl("wait", "--for=condition=Established", "-f", str(STANDINS))
+    definitions.define(bare)
     bare.apply(OTHERS)
     # As one who has not asked before: kubectl keeps for minutes which kinds there are.
     shutil.rmtree(bare.folder / ".kube", ignore_errors=True)

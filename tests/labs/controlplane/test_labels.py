@@ -463,7 +463,7 @@ def test_a_node_feature(start_cluster: Callable[..., Cluster], tmp_path: Path, c
         agent.wait_for_line("404: the API server does not know this kind of object")
         agent.rescan()
         assert len(agent.lines("labels: ")) == 1
-        cluster.apply(definitions.NODE_FEATURE)
+        definitions.define(cluster)
         for writes, rack in enumerate(("r1", "r2", "r3"), 1):
             publishing.rack(rack)
             expected = (node_name, publishing.said())

@@ -60,7 +60,7 @@ def _bare(start_shared_cluster: Callable[..., Cluster]) -> Cluster:
 @pytest.fixture(scope="module")
 def _equipped(_bare: Cluster) -> Cluster:
     """With what the overlays expect of others."""
-    definitions.define(_bare, *definitions.EVERY)
+    definitions.define(_bare)
     _bare.apply(definitions.RUNTIME_CLASS)
     return _bare
 

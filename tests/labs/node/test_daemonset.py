@@ -11,7 +11,6 @@ import socket as socket_
 import ssl
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,17 +21,18 @@ import pytest
 import yaml
 
 from tests import fixtures
+from tests.labs.aside import Aside
+from tests.labs.controlplane import definitions
 from tests.labs.node.deployed import BASE, CONTROLLERS, IMAGE, SOON, Deployed
 from tests.labs.node.node import NodeOf
 from tests.test_cli import run
 from tests.test_docs import blocks
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 OVERLAYS = BASE.parent / "overlays"
 PAGE = BASE.parents[1] / "docs/kubernetes-beside.md"
-STANDINS = Path(__file__).parents[1] / "controlplane/standins.yaml"
 DRANET = {"TOPO_AGENT_DRANET_SOCKET": "/run/topo-agent/dranet"}
 USER = 65532  # of the pod
 
@@ -45,29 +45,19 @@ def node(start_node: Callable[..., NodeOf], agent_image: Path) -> NodeOf:
     return found
 
 
-class Witness:
+class Witness(Aside):
     """Looks all the time: were labels or the slice away, or the slice there twice?"""
 
     def __init__(self, deployed: Deployed) -> None:
-        self._deployed, self._stop = deployed, threading.Event()
+        super().__init__(every=0.05)
+        self._deployed = deployed
         self.fewest, self.slices = len(deployed.labels()), set[int]()
         self.looks = 0
-        self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._stop.is_set():
-            self.fewest = min(self.fewest, len(self._deployed.labels()))
-            self.slices.add(len(self._deployed.slices()))
-            self.looks += 1
-            time.sleep(0.05)
+    def step(self) -> None:
+        self.fewest = min(self.fewest, len(self._deployed.labels()))
+        self.slices.add(len(self._deployed.slices()))
+        self.looks += 1
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +149,7 @@ def test_metrics_for_clients_with_a_certificate(node: NodeOf, machine: Path, tmp
     (block,) = (one for one in blocks(PAGE) if "openssl req" in one.text)
     made, secrets = block.text.split("kubectl", 1)
     subprocess.run(["sh", "-ec", made], cwd=certificates, check=True, capture_output=True)
-    node.cluster.kubectl("apply", "-f", str(STANDINS))
-    node.cluster.kubectl("wait", "--for=condition=Established", "-f", str(STANDINS))
+    definitions.define(node.cluster)
     found.folder_of_the_host = socket
     try:
         node.cluster.kubectl("apply", "-f", str(BASE / "namespace.yaml"))
@@ -185,7 +174,7 @@ def test_metrics_for_clients_with_a_certificate(node: NodeOf, machine: Path, tmp
         print(f"{outside}: {len(with_one.splitlines())} lines of metrics with a certificate, none without one")
     finally:
         found.delete()
-        node.cluster.kubectl("delete", "-f", str(STANDINS))
+        node.cluster.kubectl("delete", "-f", str(definitions.KINDS))
 
 
 def addresses() -> set[str]:

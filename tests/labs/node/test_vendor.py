@@ -16,6 +16,7 @@ from tests import fixtures
 from tests.agent import Agent
 from tests.labs import golang
 from tests.labs.apt import CannotStart
+from tests.labs.aside import Aside
 from tests.labs.controlplane.cluster import ENOUGH, Cluster
 from tests.labs.node import kubelet
 from tests.labs.node.deployed import CONTROLLERS
@@ -24,7 +25,7 @@ from tests.labs.node.test_node import make, pod
 from topo_agent.views.slices import candidates
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 NODE, OURS, NVIDIA, DRANET = "v1", "topo-agent.io", "gpu.nvidia.com", "dra.net"
 MACHINE = "dgx-h100"
@@ -107,26 +108,16 @@ class Look(NamedTuple):
     twice: frozenset[str]  # devices of two slices, and drivers that have two
 
 
-class Witness:
+class Witness(Aside):
     """Looks all the time at the slices of the node."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._stop = cluster, threading.Event()
+        super().__init__(every=0.02)
+        self._cluster = cluster
         self.looks = [self._look()]
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        assert kind or self._thread.is_alive()  # it has seen all of it
-        self._stop.set()
-        self._thread.join(ENOUGH)
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.02):
-            self.looks.append(self._look())
+    def step(self) -> None:
+        self.looks.append(self._look())
 
     def _look(self) -> Look:
         at = time.monotonic()
