@@ -38,6 +38,18 @@ from topo_agent.daemon import loop, schedule
 schedule.SETTLE, loop._LATE, loop._RETRY = 0.05, 2.0, 0.5
 """
 
+# SIGUSR1: the monotonic clock is 50 seconds further on.
+JUMP = """\
+import signal, time
+really, ahead = time.monotonic, 0.0
+def monotonic(): return really() + ahead
+time.monotonic = monotonic
+def jump(*_):
+    global ahead
+    ahead = 50.0
+signal.signal(signal.SIGUSR1, jump)
+"""
+
 Start = Callable[..., Agent]
 
 
@@ -298,33 +310,27 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     """Given up after its deadline. The last good facts stay, marked as stale, for --stale-after; then they are unknown:
     no page, no series, no file. A new scanner makes all good, and what changed meanwhile is told.
     """
-    agent = start("--timeout", "1", "--stale-after", "3s")
+    hold = tmp_path / "hold"  # while it exists, a scanner stops before it can do anything
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        f"import os, signal\nif os.path.exists({str(hold)!r}): os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    around = f"{SOON}{JUMP}\nimport sys\nsys.path.insert(0, {str(site)!r})"
+    agent = start("--timeout", "1", "--stale-after", "30s", around=around)
     file = tmp_path / "state/topology.json"
     agent.wait_for(file.exists)
-    stuck: set[int] = set()
-
-    def stick() -> None:
-        for pid in set(children(agent.pid)) - stuck:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-            stuck.add(pid)
-
-    def stale() -> bool:
-        stick()
-        return agent.scans("given_up") >= 1
-
-    def unknown() -> bool:
-        stick()
-        return agent.get("/topology.json").status == 503
 
     unplug(box)
-    stick()
+    hold.touch()
+    os.kill(agent.scanner(), signal.SIGSTOP)
     agent.send(signal.SIGHUP)
-    agent.wait_for(stale)
+    agent.wait_for(lambda: agent.scans("given_up") >= 1)
     assert agent.metrics()["topo_agent_stale"] == 1
     assert devices(agent.topology()) == {NIC, OTHER, THIRD}
     assert "stale for" in agent.get("/").body
-    agent.wait_for(unknown)
+    agent.send(signal.SIGUSR1)
+    agent.wait_for(lambda: agent.get("/topology.json").status == 503)
     said = agent.metrics()
     assert not [series for series in said if series.startswith("topo_nic_info")]
     assert said['topo_agent_scans_total{result="ok"}'] == 1
@@ -332,6 +338,7 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     assert agent.get("/healthz").status == 200
     assert agent.get("/readyz").status == 503
 
+    hold.unlink()
     agent.wait_for(lambda: agent.get("/readyz").status == 200)
     agent.wait_for_line(f"topology: removed pci:{NIC}")
     assert devices(json.loads(file.read_text())) == {OTHER, THIRD}
@@ -355,23 +362,7 @@ def test_an_event_while_the_scanner_is_stuck(start: Start) -> None:
 
 def test_one_failure_after_a_long_time(start: Start) -> None:
     """--stale-after begins with the first scan that fails, and not with the last one that did not."""
-    agent = start(
-        "--timeout",
-        "1",
-        "--stale-after",
-        "30s",
-        around=SOON
-        + """
-import time
-really, ahead = time.monotonic, 0.0
-def monotonic(): return really() + ahead
-time.monotonic = monotonic
-import signal
-def jump(*_):
-    global ahead
-    ahead = 50.0
-signal.signal(signal.SIGUSR1, jump)""",
-    )
+    agent = start("--timeout", "1", "--stale-after", "30s", around=SOON + JUMP)
     agent.send(signal.SIGUSR1)
     os.kill(agent.scanner(), signal.SIGKILL)
     agent.wait_for(lambda: agent.scans("error") >= 1)

@@ -235,31 +235,29 @@ class Loop:
         if give_up:
             self._worker.give_up()
         self._deadline = None
-        self._counts.scans[how] += 1
         self._counts.stale = self._offer.seen is not None
         self._offer.why = why
         if self._failing is None:
             self._failing, self._offer.stale_since = now, self._good
+        self._counts.scans[how] += 1
         self._schedule.retry(now + _RETRY)
         self._log.once("scan", why)
 
     def _forget(self) -> None:
         """Nothing is known any more: an old fact is no fact."""
         self._log.trouble("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
-        self._offer.seen = None
-        self._counts.stale = False
         self._written.machine(None, changed=True)
         self._written.metrics(None)
+        self._counts.stale = False
+        self._offer.seen = None
 
     def _took(self, seen: Seen) -> None:
         before, now = self._offer.seen, time.monotonic()
         if seen.whole:
             self._deadline = None
             self._good, self._counts.last_success = now, time.time()
-            self._counts.scans["ok"] += 1
             self._counts.cost = seen.cost
             self._repeated.read(seen.low, now)
-            self._log.well("scan", "scans succeed again")
             self._label(seen, now)
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._counts.stale = False
@@ -274,6 +272,9 @@ class Loop:
             if self._told is not None and not seen.same_structure(self._told):
                 self._tell(self._told, seen)
             self._told = seen
+            # Last: who sees these sees what the scan brought.
+            self._counts.scans["ok"] += 1
+            self._log.well("scan", "scans succeed again")
 
     def _label(self, seen: Seen, now: float) -> None:
         """What is new is looked at again soon: one reading is none."""
@@ -291,12 +292,13 @@ class Loop:
         entries: list[dict[str, Json]] = []
         for change in found:
             self._counts.changes[change.kind] += 1
-            self._log.note("topology", change.sentence, kind=change.kind, digest=seen.digest)
             entries.append({"time": logs.now(), "kind": change.kind, "what": change.sentence})
         if found:
             self._counts.generation += 1
             self._counts.last_change = time.time()
             self._written.changes(entries)
+        for change in found:
+            self._log.note("topology", change.sentence, kind=change.kind, digest=seen.digest)
 
     def _every(self) -> float:
         return min(self._settings.rescan, _POLL) if self._polling else self._settings.rescan
