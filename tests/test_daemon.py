@@ -222,12 +222,15 @@ def test_circles_do_not_outlive_their_scan(box: Path) -> None:
 # --- events of the kernel ------------------------------------------------------------------------------------
 
 
+VETH = f"ta{os.getpid()}"  # tests may run side by side
+
+
 def _can_make_links() -> bool:
     ip = shutil.which("ip")
     if ip is None or os.geteuid() != 0:
         return False
-    made = subprocess.run([ip, "link", "add", "taProbe", "type", "veth"], capture_output=True, check=False)
-    subprocess.run([ip, "link", "del", "taProbe"], capture_output=True, check=False)
+    made = subprocess.run([ip, "link", "add", f"{VETH}p", "type", "veth"], capture_output=True, check=False)
+    subprocess.run([ip, "link", "del", f"{VETH}p"], capture_output=True, check=False)
     return made.returncode == 0
 
 
@@ -241,15 +244,16 @@ def test_a_new_interface_is_heard(kind: Callable[[], Any]) -> None:
         events = kind()
     except Unavailable as error:
         pytest.skip(str(error))
-    subprocess.run(["ip", "link", "add", "taTest0", "type", "veth", "peer", "name", "taTest1"], check=True)
+    name = f"{VETH}a"
+    subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{VETH}b"], check=True)
     try:
         until, heard = time.monotonic() + 10, ""
-        while "taTest0" not in heard and time.monotonic() < until:
+        while name not in heard and time.monotonic() < until:
             select.select([events.fileno()], [], [], 1)
             heard += " ".join(events.heard())
     finally:
-        subprocess.run(["ip", "link", "del", "taTest0"], check=True)
-    assert "taTest0" in heard
+        subprocess.run(["ip", "link", "del", name], check=True)
+    assert name in heard
     getattr(events, "close", lambda: None)()
 
 
