@@ -8,6 +8,7 @@ import pytest
 
 from tests.paper import NVIDIA, answers, between, grown, machine, nvlink, nvml, place, topology
 from tests.schemas import FOLDER, strict
+from tests.test_metrics import values
 from topo_agent.diagnostics import Unknown
 from topo_agent.graph.nodes import GpuPart
 from topo_agent.graph.topology import Topology
@@ -29,6 +30,11 @@ FABRIC: dict[str, Json] = {
     "api": "v3", "state": 3, "status": 0, "uuid": CLUSTER, "cliques": [{"id": 4026}], "health_mask": 0,
     "health_summary": 0,
 }  # fmt: skip
+
+# nvml.h NVML_GPU_FABRIC_HEALTH_MASK_…, in the order of their bits
+ISSUES = (
+    "degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout_recovery", "incorrect_configuration",
+)  # fmt: skip
 
 
 def fabric(**said: Json) -> dict[str, Json]:
@@ -186,6 +192,41 @@ def test_health(mask: int, summary: int, health: str | None, faults: list[str] |
     _, now = document_of(found)
     assert (now.get("health"), now.get("faults"), now["health_mask"]) == (health, faults, f"0x{mask:08x}")
     assert ("NVLink fabric" in tree(found)) == (bool(faults) or health not in (None, "healthy"))
+
+
+@pytest.mark.parametrize(
+    ("step", "word"), [(0, "not_supported"), (1, "not_started"), (2, "in_progress"), (3, "completed")]
+)
+def test_state_as_series(step: int, word: str) -> None:
+    """nvml.h NVML_GPU_FABRIC_STATE_…; OpenMetrics 1.0, StateSet: one series a state, exactly one of them true."""
+    found = values(gpus({"fabric": fabric(state=step)}), "topo_fabric_state", "topo_fabric_state")
+    assert found == {(one,): int(one == word) for one in ("not_supported", "not_started", "in_progress", "completed")}
+
+
+@pytest.mark.parametrize(
+    ("mask", "summary", "healthy", "issues"),
+    [
+        (0, 0, None, {}),  # nvml.h: every field "not supported"
+        (0xAA, 0, 1, dict.fromkeys(ISSUES[:4], 0)),
+        (0x1AA, 1, 1, dict.fromkeys(ISSUES, 0)),
+        (0x01, 2, 0, {"degraded_bandwidth": 1}),
+        (0x1A9, 2, 0, {**dict.fromkeys(ISSUES, 0), "degraded_bandwidth": 1}),
+        (0x1A6, 2, 0, {**dict.fromkeys(ISSUES, 0), "route_recovery": 1}),
+        (0x19A, 2, 0, {**dict.fromkeys(ISSUES, 0), "route_unhealthy": 1}),
+        (0x16A, 2, 0, {**dict.fromkeys(ISSUES, 0), "access_timeout_recovery": 1}),
+        (0x3AA, 2, 0, {**dict.fromkeys(ISSUES, 0), "incorrect_configuration": 1}),
+        (0xAA, 3, 0, dict.fromkeys(ISSUES[:4], 0)),
+    ],
+)
+def test_health_as_series(mask: int, summary: int, healthy: int | None, issues: dict[str, int]) -> None:
+    found = gpus({"fabric": fabric(health_mask=mask, health_summary=summary)})
+    assert values(found, "topo_fabric_healthy", "pci_bus_id") == ({} if healthy is None else {(A,): healthy})
+    assert values(found, "topo_fabric_health_issue", "issue") == {(issue,): value for issue, value in issues.items()}
+
+
+@pytest.mark.parametrize("said", [{"error": "NOT_SUPPORTED"}, fabric(state=4)])
+def test_no_state_no_series(said: dict[str, Json]) -> None:
+    assert values(gpus({"fabric": said}), "topo_fabric_state", "topo_fabric_state") == {}
 
 
 def test_an_old_struct_tells_no_health() -> None:

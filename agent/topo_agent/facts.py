@@ -219,15 +219,20 @@ class Clique(NamedTuple):
     id: int
 
 
+FabricStep = Literal["not_supported", "not_started", "in_progress", "completed"]
+"""nvml.h NVML_GPU_FABRIC_STATE_…, in their order."""
+
+
 class FabricState(NamedTuple):
     """How the NVLink fabric of a GPU is now: nvml.h nvmlGpuFabricInfo_v3_t."""
 
     function: PciAddress
-    state: Literal["not_supported", "not_started", "in_progress", "completed"] | None  # None: one that nvml.h has not
+    state: FabricStep | None  # None: one that nvml.h has not
     status: int | None  # nvmlReturn_t, 0 is up; it says nothing before the state is completed
     health_mask: int | None  # None: an older driver
     health: Literal["healthy", "unhealthy", "limited_capacity"] | None  # the summary, else what the mask amounts to
     faults: tuple[str, ...] = ()  # what the mask names
+    ruled_out: tuple[str, ...] = ()  # faults that it says there are not; of the rest it tells nothing
 
 
 class Platform(NamedTuple):

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from topo_agent.diagnostics import Unknown
-from topo_agent.facts import Clique, FabricState, Platform
+from topo_agent.facts import Clique, FabricState, FabricStep, Platform
 from topo_agent.host import Json
 from topo_agent.ids import PciAddress
 from topo_agent.sources import parse
 from topo_agent.sources.answers import Answers, number, refusal
 
 _NOT_SUPPORTED, _COMPLETED = 0, 3  # nvml.h NVML_GPU_FABRIC_STATE_…
-_STATES: tuple[Literal["not_supported", "not_started", "in_progress", "completed"], ...] = (
-    "not_supported", "not_started", "in_progress", "completed",
-)  # fmt: skip
+_STATES: tuple[FabricStep, ...] = get_args(FabricStep)
 _TYPES: tuple[
     Literal["unicast_pointer", "multicast_pointer", "unicast_logical_endpoint", "multicast_logical_endpoint"], ...
 ] = ("unicast_pointer", "multicast_pointer", "unicast_logical_endpoint", "multicast_logical_endpoint")
@@ -70,6 +68,7 @@ def _state(function: PciAddress, said: Json) -> FabricState | None:
         health_mask=mask,
         health=summary or _health(mask or 0, faults),
         faults=faults,
+        ruled_out=tuple(_ruled_out(mask or 0)),
     )
 
 
@@ -79,6 +78,13 @@ def _faults(mask: int) -> Iterator[str]:
     configuration = mask >> _CONFIGURATION & 0xF
     if configuration > 1:
         yield _CONFIGURATIONS.get(configuration, f"configuration_{configuration}")
+
+
+def _ruled_out(mask: int) -> Iterator[str]:
+    """`0x1a9` -> `"route_recovery"`, `"route_unhealthy"`, `"access_timeout_recovery"`, `"configuration"`."""
+    yield from (name for name, shift in _FAULTS if mask >> shift & 3 == 2)
+    if mask >> _CONFIGURATION & 0xF == 1:
+        yield "configuration"
 
 
 def _health(mask: int, faults: tuple[str, ...]) -> Health | None:

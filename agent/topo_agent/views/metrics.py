@@ -13,7 +13,7 @@ from topo_agent.graph.findings import Finding
 from topo_agent.graph.pairing import Choice
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
-from topo_agent.views import series, series_links
+from topo_agent.views import series, series_fabric, series_links
 from topo_agent.views.series import Sample, Scene
 from topo_agent.views.text import clean
 
@@ -110,7 +110,32 @@ FAMILIES: tuple[Family, ...] = (
         "",
         "The NVLink fabric that the GPUs of this machine belong to.",
         ("cluster_uuid", "clique", "source"),
-        series_links.fabrics,
+        series_fabric.fabrics,
+    ),
+    Family(
+        "topo_fabric_state",
+        "stateset",
+        "",
+        "How far the NVLink fabric of a GPU has come: 1 for one of not_supported, not_started, in_progress, completed.",
+        ("pci_bus_id", "uuid", "topo_fabric_state"),
+        series_fabric.states,
+    ),
+    Family(
+        "topo_fabric_healthy",
+        "gauge",
+        "",
+        "Whether the NVLink fabric of a GPU is well; an older driver does not tell.",
+        ("pci_bus_id", "uuid"),
+        series_fabric.health,
+    ),
+    Family(
+        "topo_fabric_health_issue",
+        "gauge",
+        "",
+        "Whether the NVLink fabric of a GPU has a fault: degraded_bandwidth, route_recovery, route_unhealthy, "
+        "access_timeout_recovery, incorrect_configuration. What the driver tells nothing of is absent.",
+        ("pci_bus_id", "uuid", "issue"),
+        series_fabric.issues,
     ),
     Family(
         "topo_pcie_link_bandwidth_bytes_per_second",

@@ -84,12 +84,6 @@ def _is_gpu(scene: Scene, ref: Ref) -> bool:
     return device is not None and device.kind == "gpu"
 
 
-def fabrics(scene: Scene) -> Iterator[Sample]:
-    for fabric in sorted({gpu.gpu.fabric for gpu in scene.machine.gpus if gpu.gpu and gpu.gpu.fabric}):
-        cluster, _, clique = fabric.rpartition(".")
-        yield {"cluster_uuid": cluster, "clique": clique, "source": "nvml"}, 1
-
-
 def bandwidths(scene: Scene) -> Iterator[Sample]:
     for device in _linked(scene.machine):
         end = scene.topology.device(scene.machine.paths.link_end(device.ref))
