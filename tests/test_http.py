@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,7 @@ def descriptors() -> int:
 
 
 Start = Callable[..., Server]
+Told = Callable[[str | None], None]
 
 
 @pytest.fixture
@@ -54,8 +56,11 @@ def start() -> Iterator[Start]:
     before, threads = descriptors(), threading.active_count()
     servers: list[Server] = []
 
-    def started(*listen: str, pages: object = pages, tls: Tls | None = None, **limits: float) -> Server:
-        server = Server(listen or ("127.0.0.1:0",), pages, tls=tls, limits=Limits(**limits))  # type: ignore[arg-type]
+    def started(
+        *listen: str, pages: object = pages, tls: Tls | None = None, told: Told = lambda _: None, **limits: float
+    ) -> Server:
+        chosen = Limits(**limits)  # type: ignore[arg-type]
+        server = Server(listen or ("127.0.0.1:0",), pages, tls=tls, told=told, limits=chosen)  # type: ignore[arg-type]
         servers.append(server)
         server.start()
         return server
@@ -593,6 +598,67 @@ def test_client_certificates(start: Start, papers: Path) -> None:
         with contextlib.suppress(OSError):  # an alert, or the connection is reset
             assert securely(server, papers, client) == b"<reset>"
     assert securely(server, papers, "client").endswith(LONG)
+
+
+@pytest.fixture
+def rotated(papers: Path, tmp_path: Path) -> Tls:
+    """Files as a Kubernetes secret is mounted: links through `..data`, which is replaced at once."""
+    (tmp_path / "0").mkdir()
+    for name, source in (("tls.crt", "server.crt"), ("tls.key", "server.key"), ("ca.crt", "ca.crt")):
+        shutil.copy(papers / source, tmp_path / "0" / name)
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    (tmp_path / "..data").symlink_to("0")
+    return Tls(*(str(tmp_path / name) for name in ("tls.crt", "tls.key", "ca.crt")))
+
+
+def presented(server: Server, papers: Path) -> str:
+    """The CN of the certificate with which it introduces itself."""
+    context = ssl.create_default_context(cafile=str(papers / "ca.crt"))
+    context.load_cert_chain(papers / "client.crt", papers / "client.key")
+    with connect(server) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        found: Any = secure.getpeercert()
+        return str(dict(one[0] for one in found["subject"])["commonName"])
+
+
+def test_certificates_of_a_secret_that_is_rotated(start: Start, papers: Path, rotated: Tls, tmp_path: Path) -> None:
+    heard: list[str | None] = []
+    server = start(tls=rotated, told=heard.append)
+    assert presented(server, papers) == "server"
+    fresh = tmp_path / "1"
+    shutil.copytree(tmp_path / "0", fresh)
+    for kind in ("crt", "key"):
+        shutil.copy(papers / f"client.{kind}", fresh / f"tls.{kind}")
+    (tmp_path / "..new").symlink_to("1")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert presented(server, papers) == presented(server, papers) == "client"
+    assert heard == [None]
+
+
+def test_certificates_that_are_written_one_by_one(start: Start, papers: Path, rotated: Tls) -> None:
+    """The new certificate with the old key is none: the last pair serves until both are there. Likewise a file that
+    has gone.
+    """
+    heard: list[str | None] = []
+    server = start(tls=rotated, told=heard.append)
+    shutil.copy(papers / "client.crt", rotated.certificate)
+    assert presented(server, papers) == presented(server, papers) == "server"
+    Path(rotated.key).unlink()
+    assert presented(server, papers) == presented(server, papers) == "server"
+    shutil.copy(papers / "client.key", rotated.key)
+    assert presented(server, papers) == "client"
+    assert len(heard) == 3
+    assert rotated.certificate in str(heard[0])
+    assert rotated.key in str(heard[1])
+    assert heard[2] is None
+
+
+def test_another_ca_of_clients(start: Start, papers: Path, rotated: Tls) -> None:
+    server = start(tls=rotated)
+    assert securely(server, papers, "client").endswith(LONG)
+    shutil.copy(papers / "other-ca.crt", rotated.client_ca)
+    assert securely(server, papers, "stranger").endswith(LONG)
+    with contextlib.suppress(OSError):  # an alert, or the connection is reset
+        assert securely(server, papers, "client") == b"<reset>"
 
 
 def test_a_handshake_has_a_deadline_and_makes_room(start: Start, papers: Path) -> None:

@@ -82,6 +82,16 @@ def start(box: Path, tmp_path: Path) -> Iterator[Start]:
             agent.kill()
 
 
+def stuck(tmp_path: Path) -> tuple[Path, str]:
+    """While that file exists, a scanner of an agent with that around it stops before it can do anything."""
+    hold, site = tmp_path / "hold", tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        f"import os, signal\nif os.path.exists({str(hold)!r}): os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    return hold, f"{SOON}import sys\nsys.path.insert(0, {str(site)!r})\n"
+
+
 def unplug(box: Path, address: str = NIC) -> None:
     link = box / DEVICES / address
     shutil.rmtree(link.resolve())
@@ -310,14 +320,8 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     """Given up after its deadline. The last good facts stay, marked as stale, for --stale-after; then they are unknown:
     no page, no series, no file. A new scanner makes all good, and what changed meanwhile is told.
     """
-    hold = tmp_path / "hold"  # while it exists, a scanner stops before it can do anything
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        f"import os, signal\nif os.path.exists({str(hold)!r}): os.kill(os.getpid(), signal.SIGSTOP)\n"
-    )
-    around = f"{SOON}{JUMP}\nimport sys\nsys.path.insert(0, {str(site)!r})"
-    agent = start("--timeout", "1", "--stale-after", "30s", around=around)
+    hold, around = stuck(tmp_path)
+    agent = start("--timeout", "1", "--stale-after", "30s", around=around + JUMP)
     file = tmp_path / "state/topology.json"
     agent.wait_for(file.exists)
 
@@ -345,6 +349,32 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     assert agent.metrics()["topo_agent_stale"] == 0
     assert len(children(agent.pid)) == 1  # those that were given up have been waited for
     assert len(agent.lines("given up")) <= 2  # one line, and one that nothing is known any more
+
+
+def test_a_document_of_an_earlier_run(box: Path, tmp_path: Path) -> None:
+    """It may be of a machine that was rebuilt since: as long as nothing is known, there is none."""
+    (tmp_path / "state").mkdir()
+    file = tmp_path / "state/topology.json"
+    file.write_text("{}\n")
+    hold, around = stuck(tmp_path)
+    hold.touch()
+    agent = Agent(tmp_path / "http", "--from", str(box), "--state-dir", str(tmp_path / "state"), around=around)
+    try:
+        agent.wait_for_line("listening: ")
+        agent.wait_for(lambda: not file.exists())
+        assert agent.get("/topology.json").status == 503
+    finally:
+        agent.kill()
+
+
+def test_a_second_one_takes_nothing_from_the_first(start: Start, box: Path, tmp_path: Path) -> None:
+    agent = start()
+    file = tmp_path / "state/topology.json"
+    agent.wait_for(file.exists)
+    second = Agent(tmp_path / "http", "--from", str(box), "--state-dir", str(tmp_path / "state"))
+    assert second.ended() != 0
+    assert "somebody answers there already" in second.log[-1]
+    assert json.loads(file.read_text()) == agent.topology()
 
 
 def test_an_event_while_the_scanner_is_stuck(start: Start) -> None:

@@ -19,6 +19,7 @@ SETTINGS = Path("/etc/topo-agent/topo-agent.toml")
 STATE = Path("/run/topo-agent")
 DROP_IN = Path("/run/systemd/system/topo-agent.service.d/lab.conf")
 WATCHDOG = 10  # seconds
+DRIVE = "0000:21:00.0"
 LISTEN = "http://127.0.0.1:19738"
 
 
@@ -128,6 +129,9 @@ def starved(results: dict[str, Any]) -> None:
     typed(f"systemctl restart {UNIT}")
     time.sleep(1.5 * WATCHDOG)  # it is fed meanwhile
     results["fed"] = show()
+    drive = Path("/sys/bus/pci/devices") / DRIVE
+    (drive / "remove").write_text("1", encoding="ascii")
+    until(lambda: DRIVE in typed("topo-agent history")["said"], 30, "the change in the history")
     pid = int(results["fed"]["MainPID"])
     stopped = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
@@ -135,7 +139,9 @@ def starved(results: dict[str, Any]) -> None:
     results["starved_after"] = time.monotonic() - stopped
     until(lambda: show()["ActiveState"] == "active", 60, "started anew")
     results["anew"] = show()
+    results["history"] = typed("topo-agent history")["said"]
     results["watchdog_journal"] = journal()
+    Path("/sys/bus/pci/rescan").write_text("1", encoding="ascii")
     DROP_IN.unlink()
     typed("systemctl daemon-reload")
 

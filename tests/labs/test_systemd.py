@@ -11,7 +11,7 @@ import pytest
 from tests.labs.apt import CannotStart
 from tests.labs.qemu import booted
 from tests.labs.service import NODES, Ended, commands, run
-from tests.labs.service_guest import WATCHDOG
+from tests.labs.service_guest import DRIVE, WATCHDOG
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,11 @@ def test_the_watchdog(ended: Ended) -> None:
     print(f"starved after {results['starved_after']:.1f} s")
     assert results["starved_after"] > WATCHDOG / 3
     assert any("Watchdog timeout" in line for line in results["watchdog_journal"])
+
+
+def test_the_history_outlives_a_restart(ended: Ended) -> None:
+    (line,) = ended.results["history"].splitlines()
+    assert f"removed pci:{DRIVE}" in line
 
 
 def test_an_upgrade_restarts_it(ended: Ended) -> None:

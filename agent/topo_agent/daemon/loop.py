@@ -117,6 +117,7 @@ class Loop:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT; SIGHUP reads the settings anew."""
+        self._written.forget()
         with ExitStack() as left:
             select = left.enter_context(selectors.DefaultSelector())
             signals = left.enter_context(_signals(self._signalled))

@@ -60,7 +60,7 @@ def start(
         reload=reload,
         notify=Notify(environment),
     )
-    servers = [Server(settings.listen, offer.pages, tls=_tls(settings))]
+    servers = [Server(settings.listen, offer.pages, tls=_tls(settings), told=lambda wrong: _certificates(log, wrong))]
     if settings.dranet_socket:
         webhook = Webhook(offer, settings.domain)
         servers.append(Server([f"unix:{settings.dranet_socket}"], webhook.pages, calls=webhook.calls))
@@ -143,6 +143,13 @@ def _mapping(settings: Settings, labels: Publisher | None, log: Log) -> Iterator
             yield FileEvents(settings.mapping)
         except Unavailable as error:
             log.trouble("events", f"changes of {settings.mapping} are seen at the next rescan: {error}")
+
+
+def _certificates(log: Log, wrong: str | None) -> None:
+    if wrong is None:
+        log.note("tls", "new certificates, used from now on")
+    else:
+        log.trouble("tls", f"{wrong}; the last ones stay")
 
 
 def _tls(settings: Settings) -> Tls | None:

@@ -5,6 +5,7 @@ A full disk costs a file and a sentence, until a later scan.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 from collections.abc import Callable, Iterable
@@ -27,6 +28,11 @@ class Written:
         self._settings, self._log, self._counts = settings, log, counts
         self._state = self._opened()
         self._missing: set[str] = set()  # "state", "history": to be tried again
+
+    def forget(self) -> None:
+        """What an earlier run left was true then, perhaps before the machine was off: nothing is known yet."""
+        with contextlib.suppress(OSError):
+            self._state.topology(None)
 
     def go_by(self, settings: Settings) -> None:
         """Other settings from now on."""

@@ -7,16 +7,12 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from topo_agent.publishers import addresses, sockets, tls
+from topo_agent.publishers import addresses, sockets
 from topo_agent.publishers.connection import Calls, Connection, Cut, Limits, Pages
 from topo_agent.publishers.response import Page
-from topo_agent.publishers.tls import Tls
-
-if TYPE_CHECKING:
-    import ssl
+from topo_agent.publishers.tls import Certificates, Tls
 
 __all__ = ["Limits", "Page", "Pages", "Server", "Tls"]
 
@@ -33,7 +29,8 @@ class Server:
     waits for one, and is closed after a second.
 
     `pages`, and `calls` where something may be posted, are called by several threads at a time; they should answer at
-    once. TLS is for TCP only: a Unix socket is guarded by the mode of its file, 0660.
+    once. TLS is for TCP only: a Unix socket is guarded by the mode of its file, 0660. New certificates in the same
+    files are used as soon as they are good, and `told` hears of them: None, or what is wrong.
     """
 
     def __init__(
@@ -42,13 +39,14 @@ class Server:
         pages: Pages,
         *,
         tls: Tls | None = None,
+        told: Callable[[str | None], None] = lambda _: None,
         limits: Limits | None = None,
         calls: Calls | None = None,
     ) -> None:
         self._listen = [addresses.parse(one) for one in listen]
         self._pages, self._calls = pages, calls
-        self._tls = tls
-        self._context: ssl.SSLContext | None = None
+        self._tls, self._told = tls, told
+        self._certificates: Certificates | None = None
         self._limits = limits or Limits()
         self._listeners: list[sockets.Listener] = []
         self._changed = threading.Condition()
@@ -64,7 +62,7 @@ class Server:
 
     def start(self) -> None:
         """Listen on all addresses, or on none: OSError with the address or the file that is in the way."""
-        self._context = tls.context(self._tls) if self._tls else None
+        self._certificates = Certificates(self._tls, self._told) if self._tls else None
         self._stopping.clear()
         try:
             for one in self._listen:
@@ -120,7 +118,7 @@ class Server:
                 self._cut_slowest()
             self._stopping.wait(_SHORT_OF)
             return
-        context = None if listener.address.path else self._context
+        context = self._certificates.context() if self._certificates and not listener.address.path else None
         connection = Connection(accepted, self._pages, self._limits, context, self._changed, self._calls)
         if not self._begin(connection):
             connection.close()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -19,8 +20,43 @@ class Tls(NamedTuple):
     client_ca: str = ""
 
 
+class Certificates:
+    """What the files hold now: certificates are replaced while the server runs, long before they expire."""
+
+    def __init__(self, tls: Tls, told: Callable[[str | None], None] = lambda _: None) -> None:
+        """OSError as of `context`. `told` hears of every change: None, or what is wrong with the new ones."""
+        self._tls, self._told = tls, told
+        self._seen = _identities(tls)
+        self._context = context(tls)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection. While a new certificate and its key do not fit yet, the last that did stay."""
+        seen = _identities(self._tls)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._context = context(self._tls)
+                self._told(None)
+            except OSError as error:
+                self._told(str(error))
+        return self._context
+
+
+def _identities(tls: Tls) -> tuple[tuple[int, ...] | None, ...]:
+    """Other ones once a file is replaced or written to, or a link on the way to it is."""
+    return tuple(_identity(path) for path in tls if path)
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def context(tls: Tls) -> ssl.SSLContext:
-    """OSError whose text names the file."""
+    """OSError whose text names the file and, where OpenSSL has one, its reason."""
     import ssl
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
