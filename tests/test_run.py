@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -400,13 +401,48 @@ def test_one_failure_after_a_long_time(start: Start) -> None:
     assert not agent.lines("unknown since")
 
 
-def test_a_file_that_blocks(start: Start, box: Path) -> None:
-    """A FIFO in place of a file of sysfs is passed over at once. A file that really blocks (FUSE, a driver) is the
-    stuck scanner of above: nothing else ever reads the machine.
-    """
+def test_a_file_that_is_a_pipe(start: Start, box: Path) -> None:
+    """Passed over at once."""
     place = (box / DEVICES / NIC).resolve() / "numa_node"
     place.unlink()
     os.mkfifo(place)
     agent = start("--timeout", "1")
     assert agent.scans("given_up") == agent.scans("error") == 0
     assert devices(agent.topology()) == {NIC, OTHER, THIRD}
+
+
+@contextlib.contextmanager
+def blocked(file: Path) -> Iterator[None]:
+    """A file of a FUSE daemon that never answers: whoever opens it, or asks what it is, waits in the kernel."""
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    try:
+        options = f"fd={device},rootmode=100000,user_id=0,group_id=0"  # of the kernel's fuse.rst; 0100000 is S_IFREG
+        words = ["mount", "-i", "-t", "fuse", "-o", options, "blocked", str(file)]
+        made = subprocess.run(words, pass_fds=[device], capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"no right to mount: {made.stderr.strip()}")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(file)], check=True)
+    finally:
+        os.close(device)
+
+
+@pytest.mark.skipif(not (shutil.which("mount") and shutil.which("umount")), reason="no `mount` here")
+def test_a_file_that_blocks(start: Start, box: Path) -> None:
+    """It costs scans, each given up after its time, and neither the pages nor the loop. The facts stay, stale."""
+    agent = start("--timeout", "1")
+    with blocked((box / DEVICES / NIC).resolve() / "numa_node"):
+        agent.send(signal.SIGHUP)
+        agent.wait_for(lambda: agent.scans("given_up") >= 1)
+        assert agent.get("/healthz").status == 200
+        assert agent.metrics()["topo_agent_stale"] == 1
+        assert devices(agent.topology()) == {NIC, OTHER, THIRD}
+    agent.wait_for_line("scan: scans succeed again")
+    assert agent.metrics()["topo_agent_stale"] == 0
+    assert agent.lines("topology: ") == agent.lines("topology: ")[:1]
+    agent.wait_for(lambda: len(children(agent.pid)) == 1)
