@@ -13,7 +13,7 @@ import yaml
 
 from tests import fixtures
 from tests.test_cli import answer, refused, run
-from topo_agent.daemon.slices import _HOLD, _LONG, Remembered
+from topo_agent.daemon.remembered import HOLD, LONG, Remembered
 from topo_agent.graph.covered import Covered, covered, unguarded
 from topo_agent.host import Json
 from topo_agent.publishers.kube import slices
@@ -285,10 +285,10 @@ def test_what_was_covered_counts_for_a_while() -> None:
     seen.look(found, 0.0)
     seen.look(nothing, 86_400.0)
     assert seen.has(one)
-    assert seen.due() == 86_400.0 + _HOLD
-    seen.look(nothing, 86_399.0 + _HOLD)
+    assert seen.due() == 86_400.0 + HOLD
+    seen.look(nothing, 86_399.0 + HOLD)
     assert seen.has(one)
-    seen.look(nothing, 86_400.0 + _HOLD)
+    seen.look(nothing, 86_400.0 + HOLD)
     assert not seen.has(one)
 
 
@@ -301,9 +301,9 @@ def test_after_a_wipe_it_counts_for_long(first: str) -> None:
         seen.look(nothing, 100.0)
     seen.wiped(101.0)
     seen.look(nothing, 102.0)
-    seen.look(nothing, 100.0 + _LONG)
+    seen.look(nothing, 100.0 + LONG)
     assert seen.has(one)
-    seen.look(nothing, 103.0 + _LONG)
+    seen.look(nothing, 103.0 + LONG)
     assert not seen.has(one)
 
 
@@ -316,11 +316,11 @@ def test_a_driver_that_came_back_after_a_wipe_may_go_for_good() -> None:
     seen.look(found, 15.0)
     seen.look(nothing, 5000.0)
     assert seen.has(one)
-    seen.look(nothing, 5000.0 + _HOLD)
+    seen.look(nothing, 5000.0 + HOLD)
     assert not seen.has(one)
 
 
-@pytest.mark.parametrize(("wiped", "hold"), [(False, _HOLD), (True, _LONG)])
+@pytest.mark.parametrize(("wiped", "hold"), [(False, HOLD), (True, LONG)])
 def test_what_an_earlier_run_saw_counts(*, wiped: bool, hold: float) -> None:
     seen = Remembered()
     seen.remember([GPU], 0.0, wiped=wiped)

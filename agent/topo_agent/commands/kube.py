@@ -17,7 +17,8 @@ from topo_agent.settings import SETTINGS, values
 
 if TYPE_CHECKING:
     from topo_agent.host import Json
-    from topo_agent.publishers.kube.client import Client, Object
+    from topo_agent.publishers.kube.answers import Object
+    from topo_agent.publishers.kube.client import Client
     from topo_agent.publishers.kube.node import Node
     from topo_agent.publishers.kube.slices import Wanted
     from topo_agent.settings import Settings
@@ -150,7 +151,7 @@ def _forget(client: Client, node: Node, name: str, *, dry_run: bool) -> None:
     """
     from topo_agent.daemon.events import CONDITION
     from topo_agent.publishers.kube import node as nodes
-    from topo_agent.publishers.kube.client import Trouble
+    from topo_agent.publishers.kube.answers import Trouble
 
     if node.carrier.kind != "Node":
         try:
@@ -169,7 +170,7 @@ def _slices(client: Client, settings: Settings) -> list[Object]:
     """All of this node; none where the cluster does not know them."""
     from topo_agent.daemon.start import node_name
     from topo_agent.publishers.kube import slices
-    from topo_agent.publishers.kube.client import Trouble
+    from topo_agent.publishers.kube.answers import Trouble
 
     try:
         return slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={node_name(settings)}"))[0]
@@ -191,7 +192,7 @@ def _asking(right: str) -> Iterator[None]:
 
     A server, or a proxy, that closes the connection is such; it ends us not as `| head` does.
     """
-    from topo_agent.publishers.kube.client import Trouble
+    from topo_agent.publishers.kube.answers import Trouble
 
     pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:

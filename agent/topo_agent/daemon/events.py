@@ -14,7 +14,8 @@ from topo_agent.daemon.keeper import Keeper
 from topo_agent.daemon.log import Log
 from topo_agent.host import Json
 from topo_agent.publishers.kube import node as nodes
-from topo_agent.publishers.kube.client import MANAGER, Client, Object, Trouble
+from topo_agent.publishers.kube.answers import Object, Trouble
+from topo_agent.publishers.kube.client import MANAGER, Client
 
 CONDITION = "TopologyDegraded"
 

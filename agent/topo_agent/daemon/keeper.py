@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from topo_agent.daemon.log import Log
-from topo_agent.publishers.kube.client import Client, Object, Trouble, Watch
+from topo_agent.publishers.kube.answers import Object, Trouble
+from topo_agent.publishers.kube.client import Client
+from topo_agent.publishers.kube.watching import Watch
 
 LASTING = 10.0
 """Seconds after which a connection was a good one."""

@@ -18,8 +18,10 @@ from topo_agent.daemon.log import Log
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
 from topo_agent.publishers.kube import node as nodes
-from topo_agent.publishers.kube.client import Client, Object, Trouble, Watch
+from topo_agent.publishers.kube.answers import Object, Trouble
+from topo_agent.publishers.kube.client import Client
 from topo_agent.publishers.kube.node import Carrier, Node, Wanted
+from topo_agent.publishers.kube.watching import Watch
 
 HOLD = 600.0
 """Seconds that a published value may be in doubt before that is told."""

@@ -18,19 +18,19 @@ from topo_agent.daemon.counts import Family, sliced
 from topo_agent.daemon.keeper import Disputes, Keeper
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.offer import DeviceData
-from topo_agent.graph.covered import Covered, covered, unguarded
+from topo_agent.daemon.remembered import Remembered
+from topo_agent.graph.covered import covered, unguarded
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
 from topo_agent.host import Json
 from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube import slices
-from topo_agent.publishers.kube.client import Client, Object, Trouble, Watch
+from topo_agent.publishers.kube.answers import Object, Trouble
+from topo_agent.publishers.kube.client import Client
 from topo_agent.publishers.kube.slices import SHARED, Wanted
+from topo_agent.publishers.kube.watching import Watch
 from topo_agent.views.slices import Candidate, fitted
 
-_HOLD = 600.0  # seconds that a function counts as covered after its driver's slice went
-_LONG = 86400.0  # the same after a wipe: a driver may be slow to come back, and one that is gone must not count forever
-_WIPE = 10.0  # seconds that one may take
 _SOON = 0.2  # seconds after which what others changed in theirs is looked at: one change seldom comes alone
 _MEMORY = 256  # functions that are remembered at most
 
@@ -50,43 +50,6 @@ class Form(NamedTuple):
     @property
     def annotation(self) -> str:
         return f"{self.domain}/covered"
-
-
-class Remembered:
-    """What others cover, and what they covered and for how long that counts: after a wipe they may only be slow."""
-
-    def __init__(self) -> None:
-        self._here: frozenset[str] = frozenset()  # addresses and UUIDs
-        self._gone: dict[str, float] = {}  # what is covered no more -> until when it counts as if it were
-        self._wiped = -math.inf
-
-    def remember(self, words: Iterable[str], now: float, *, wiped: bool) -> None:
-        """What an earlier run saw."""
-        for word in set(words) - self._here:
-            self._gone.setdefault(word, now + (_LONG if wiped else _HOLD))
-
-    def wiped(self, now: float) -> None:
-        self._wiped = now
-        self._gone = {word: max(until, now + _LONG) for word, until in self._gone.items()}
-
-    def look(self, found: Covered, now: float) -> None:
-        """One after another goes in a wipe: what is there a moment later may be about to."""
-        here = found.addresses | found.uids
-        until = now + (_HOLD if now - self._wiped > _WIPE else _LONG)
-        self._gone |= dict.fromkeys(self._here - here, until)
-        self._gone = {word: until for word, until in self._gone.items() if word not in here and now < until}
-        self._here = here
-
-    def due(self) -> float:
-        """When the next one is given up, if nobody covers it till then."""
-        return min(self._gone.values(), default=math.inf)
-
-    @property
-    def words(self) -> frozenset[str]:
-        return self._here | self._gone.keys()
-
-    def has(self, one: Candidate) -> bool:
-        return not self.words.isdisjoint({one.address, one.uid})
 
 
 class _State:
@@ -195,7 +158,7 @@ class Slices(Keeper):
         ours = [one for one in state.slices.values() if slices.driver(one) == self._form.domain]
         self._generation = max([self._generation, *map(slices.generation, ours)])
         with self._lock:
-            self._held.remember(_shared(ours))
+            self._held.remember({name: Fact(text, "slice", logs.now()) for name, text in slices.shared(ours).items()})
         words, now = state.annotated.split(",") if state.annotated else [], time.monotonic()
         if self._stands is None:
             self._remembered.remember(words, now, wiped=not ours)
@@ -375,19 +338,3 @@ def _taken(known: dict[str, Object], event: Object) -> Object | None:
         return one
     known[name] = one
     return None
-
-
-def _shared(ours: Iterable[Object]) -> dict[str, Fact]:
-    """What our own slice said for all of its devices."""
-    found: dict[str, Fact] = {}
-    for one in ours:
-        spec = one.get("spec")
-        devices = spec.get("devices") if isinstance(spec, dict) else None
-        for device in devices if isinstance(devices, list) else ():
-            attributes = device.get("attributes") if isinstance(device, dict) else None
-            for name, word in SHARED.items():
-                value = attributes.get(word) if isinstance(attributes, dict) else None
-                text = value.get("string") if isinstance(value, dict) else None
-                if isinstance(text, str) and text:
-                    found[name] = Fact(text, "slice", logs.now())
-    return found

@@ -35,7 +35,7 @@ WITHIN = 5.0  # seconds in which our slice has to be back
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 # Agents of a cluster do not start at once here, and readings agree sooner.
 SOON = """\
-from topo_agent.daemon import keeper, loop, schedule, slices
+from topo_agent.daemon import keeper, loop, remembered, schedule
 keeper._JITTER = 0.0
 schedule.SETTLE, loop._CONFIRM = 0.05, 0.2
 """
@@ -466,7 +466,7 @@ def wiped(cluster: Cluster) -> None:
 def test_beside_vendors(cluster: Cluster, start: Start, nvidia: Vendor) -> None:
     """Nothing is there twice, and after a wipe nothing of theirs is in ours, though ours is the first to be back."""
     cluster.node(NODE)
-    agent = start(around=SOON + "slices._HOLD, slices._WIPE = 2.5, 1.0\n")
+    agent = start(around=SOON + "remembered.HOLD, remembered._WIPE = 2.5, 1.0\n")
     agent.wait_for(here(cluster))
     nvidia.publish(*of_nvidia())
     agent.wait_for(here(cluster, EVERY - {*names("gpu")}), WITHIN)
@@ -542,7 +542,7 @@ def test_a_machine_that_others_cover_wholly(cluster: Cluster, start: Start) -> N
     """No slice of ours then; it comes when they go."""
     cluster.node(NODE)
     name = published(cluster, VENDOR, *(device(name) for name in sorted(EVERY)))
-    agent = start(around=SOON + "slices._HOLD = slices._LONG = 1.0\n")
+    agent = start(around=SOON + "remembered.HOLD = remembered.LONG = 1.0\n")
     agent.wait_for(lambda: cluster.api("GET", f"/api/v1/nodes/{NODE}")["metadata"].get("annotations"))
     assert not ours(cluster)
     cluster.api("DELETE", f"{SLICES}/{name}")

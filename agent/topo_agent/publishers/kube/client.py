@@ -6,18 +6,14 @@ Bodies are plain JSON: the models of the library cost memory and seconds, and a 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from topo_agent.host import Json
-
-Kind = Literal[
-    "config", "unreachable", "unauthorized", "forbidden", "not_found", "conflict", "gone", "refused", "busy", "server"
-]
-Object = dict[str, Json]
+from topo_agent.publishers.kube.answers import MOST, Kind, Object, Trouble, short
+from topo_agent.publishers.kube.watching import Watch
 
 MANAGER = "topo-agent"
 """Who owns what is applied (field manager, and user agent)."""
@@ -29,16 +25,6 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applica
 
 _CONNECT, _READ = 5.0, 30.0  # seconds
 _SILENT = 180.0  # seconds: an open watch gets a bookmark about every minute
-_MOST = 16 << 20  # bytes of an answer
-_SHOWN = 300  # signs of what a server says
-
-
-class Trouble(Exception):
-    """One line: what went wrong, and what to do. `retry_after`: seconds, where the server says them."""
-
-    def __init__(self, kind: Kind, said: str, *, retry_after: float | None = None, answer: Json = None) -> None:
-        super().__init__(said)
-        self.kind, self.retry_after, self.answer = kind, retry_after, answer
 
 
 class Client:
@@ -164,13 +150,13 @@ class Client:
             found = self._configuration.auth_settings().values()
             return {str(one["key"]): str(one["value"]).strip() for one in found if one.get("in") == "header"}
         except Exception as error:  # noqa: BLE001 a plugin of the kubeconfig may fail in any way
-            raise Trouble("unauthorized", f"{self.host}: no credentials: {_short(error)}") from None
+            raise Trouble("unauthorized", f"{self.host}: no credentials: {short(error)}") from None
 
     def _read(self, answer: Any) -> Json:
         try:
-            text = answer.read(_MOST + 1)
+            text = answer.read(MOST + 1)
             answer.release_conn()
-            return cast("Json", json.loads(text)) if len(text) <= _MOST else None
+            return cast("Json", json.loads(text)) if len(text) <= MOST else None
         except (self._urllib3.exceptions.HTTPError, OSError) as error:
             raise self._troubled(error) from None
         except (ValueError, RecursionError):
@@ -182,7 +168,7 @@ class Client:
         self._count(verb, str(status))
         said = self._read(answer)
         message = str(said.get("message", "")) if isinstance(said, dict) else ""
-        told = f"{self.host}: {status}{': ' + _short(message) if message else ''}"
+        told = f"{self.host}: {status}{': ' + short(message) if message else ''}"
         if status == 404 and not message:
             return Trouble("not_found", f"{told}: the API server does not know this kind of object")
         if status == 407 or (not message and status not in (429, 500, 503, 504)):
@@ -223,57 +209,6 @@ class Client:
         self.requests[verb, code] = self.requests.get((verb, code), 0) + 1
 
 
-class Watch:
-    """Events of an open watch, as they come; it ends when the server ends it, and with Trouble when it breaks off."""
-
-    def __init__(self, answer: Any, troubled: Callable[[Exception], Trouble], over: Callable[[], None]) -> None:
-        self._answer, self._troubled, self._over = answer, troubled, over
-        self._closed = False
-
-    def events(self) -> Iterator[Object]:
-        """`{"type": "MODIFIED", "object": {…}}`; an event of type ERROR is Trouble."""
-        rest = b""
-        for chunk in self._chunks():
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > _MOST:
-                raise Trouble("server", "an event does not end")
-            for line in lines:
-                if line.strip():
-                    yield _event(line)
-        if rest.strip():
-            raise Trouble("unreachable", "the watch broke off in an event")
-
-    def _chunks(self) -> Iterator[bytes]:
-        try:
-            yield from self._answer.stream(1 << 16, decode_content=True)
-        except Exception as error:  # noqa: BLE001 closed by another thread in mid-reading, urllib3 fails in many ways
-            raise self._troubled(error) from None
-
-    def close(self) -> None:
-        """Also from another thread: the one that reads ends."""
-        if not self._closed:
-            self._closed = True
-            self._over()
-        with contextlib.suppress(Exception):
-            self._answer.shutdown()  # urllib3 2.3
-        with contextlib.suppress(Exception):
-            self._answer.close()
-
-
-def _event(line: bytes) -> Object:
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
-        raise Trouble("server", "an event is no JSON") from None
-    if not isinstance(said, dict) or not isinstance(said.get("object"), dict):
-        raise Trouble("server", "an event has no object")
-    if said.get("type") == "ERROR":
-        status = said["object"]
-        kind: Kind = "gone" if status.get("code") == 410 else "server"
-        raise Trouble(kind, _short(status.get("message", "the watch failed")))
-    return said
-
-
 def _configured(configuration: Any, kubeconfig: str, context: str) -> Any:
     """In a pod, and where nobody names a kubeconfig, the service account."""
     from kubernetes import config
@@ -290,20 +225,15 @@ def _configured(configuration: Any, kubeconfig: str, context: str) -> Any:
             )  # fmt: skip
     except (ConfigException, OSError) as error:
         where = named or ("the service account" if os.environ.get("KUBERNETES_SERVICE_HOST") else "~/.kube/config")
-        raise Trouble("config", f"{where}: no way to a cluster: {_short(error)}; name one with --kubeconfig") from None
+        raise Trouble("config", f"{where}: no way to a cluster: {short(error)}; name one with --kubeconfig") from None
     except Exception as error:  # noqa: BLE001 YAML that is none, and what else a reader of files may raise
-        raise Trouble("config", f"{named or '~/.kube/config'}: expected a kubeconfig: {_short(error)}") from None
+        raise Trouble("config", f"{named or '~/.kube/config'}: expected a kubeconfig: {short(error)}") from None
     return configuration
 
 
 def _reason(error: Exception) -> str:
     """`"[Errno 111] Connection refused"` out of what urllib3 wraps around it."""
-    return _short(str(error).rpartition(": ")[2] or type(error).__name__)
-
-
-def _short(said: object) -> str:
-    text = " ".join(str(said).split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return short(str(error).rpartition(": ")[2] or type(error).__name__)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -17,7 +17,8 @@ from urllib.parse import quote
 from topo_agent.graph.held import Fact
 from topo_agent.graph.labels import RAW_AT_MOST
 from topo_agent.host import Json
-from topo_agent.publishers.kube.client import MANAGER, METADATA, Client, Object, Trouble
+from topo_agent.publishers.kube.answers import Object, Trouble
+from topo_agent.publishers.kube.client import MANAGER, METADATA, Client
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _TRIES = 3

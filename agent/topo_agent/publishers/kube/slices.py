@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, cast
 
 from topo_agent.host import Json
-from topo_agent.publishers.kube.client import Client, Object, Trouble
+from topo_agent.publishers.kube.answers import Object, Trouble
+from topo_agent.publishers.kube.client import Client
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
@@ -190,3 +191,19 @@ def _comparable(devices: Json) -> list[Json]:
 
 def _map(said: Json) -> dict[str, Json]:
     return said if isinstance(said, dict) else {}
+
+
+def shared(ours: Iterable[Object]) -> dict[str, str]:
+    """What our own slices said for all of their devices, by the name of its reading."""
+    found = {}
+    for one in ours:
+        spec = one.get("spec")
+        devices = spec.get("devices") if isinstance(spec, dict) else None
+        for device in devices if isinstance(devices, list) else ():
+            attributes = device.get("attributes") if isinstance(device, dict) else None
+            for name, word in SHARED.items():
+                value = attributes.get(word) if isinstance(attributes, dict) else None
+                text = value.get("string") if isinstance(value, dict) else None
+                if isinstance(text, str) and text:
+                    found[name] = text
+    return found
