@@ -98,7 +98,7 @@ def _metrics(topology: Topology, operator: Resolved, *, pairs: bool) -> str:
 
 
 def _labels(look: Look, topology: Topology, operator: Resolved, settings: Settings) -> str:
-    from topo_agent.daemon.start import settled
+    from topo_agent.daemon.settled import settled
     from topo_agent.views.labels import labels, missing
 
     found, keys = readings_of(topology, operator, settings), settled(settings).keys
@@ -126,7 +126,7 @@ def _listed(path: str, settings: Settings) -> list[dict[str, Json]]:
     """The ResourceSlices of this node in a list that kubectl wrote."""
     import json
 
-    from topo_agent.daemon.start import node_name
+    from topo_agent.daemon.settled import node_name
     from topo_agent.host import files
 
     expected = "ResourceSlices (JSON)"

@@ -45,9 +45,8 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Callabl
     Nothing of others is touched: a label that somebody else owns stays as it is, and that is told. `topo-agent run
     --labels node` does the same, and keeps them right.
     """
-    from topo_agent.daemon.kube import remembered, wanted
     from topo_agent.daemon.log import now
-    from topo_agent.daemon.start import settled
+    from topo_agent.daemon.settled import remembered, settled, wanted
     from topo_agent.graph.covered import NONE, covered
     from topo_agent.graph.held import Held
     from topo_agent.publishers.kube import node as nodes
@@ -118,7 +117,7 @@ def unpublish(dry_run: str | None, settings: Callable[[], Settings]) -> None:
     """Remove what topo-agent published of its node: labels and annotations, of any domain, its condition, and the
     ResourceSlice of its driver. Nothing else is touched.
     """
-    from topo_agent.daemon.start import settled
+    from topo_agent.daemon.settled import settled
     from topo_agent.publishers.kube import node as nodes
     from topo_agent.publishers.kube import slices
 
@@ -168,7 +167,7 @@ def _forget(client: Client, node: Node, name: str, *, dry_run: bool) -> None:
 
 def _slices(client: Client, settings: Settings) -> list[Object]:
     """All of this node; none where the cluster does not know them."""
-    from topo_agent.daemon.start import node_name
+    from topo_agent.daemon.settled import node_name
     from topo_agent.publishers.kube import slices
     from topo_agent.publishers.kube.answers import Trouble
 

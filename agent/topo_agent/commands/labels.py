@@ -97,7 +97,7 @@ def readings_of(
     topology: Topology, operator: Resolved, settings: Settings, *, system_uuid: str | None = None
 ) -> dict[str, Reading]:
     """What the labels of this machine should say; a mapping that cannot be read is an error here, and told."""
-    from topo_agent.daemon.start import settled
+    from topo_agent.daemon.settled import settled
     from topo_agent.graph import pairing
     from topo_agent.graph.fabric import Place
     from topo_agent.graph.readings import readings
@@ -127,7 +127,7 @@ def _own_uuid() -> str:
 
 def slice_of(topology: Topology, settings: Settings, readings: dict[str, Reading], others: Covered) -> Wanted:
     """The ResourceSlice of this machine, without the uid of its Node; what had to be cut is told."""
-    from topo_agent.daemon.start import node_name
+    from topo_agent.daemon.settled import node_name
     from topo_agent.publishers.kube.slices import SHARED, Wanted, taint
     from topo_agent.views.slices import candidates, fitted
 

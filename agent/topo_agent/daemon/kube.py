@@ -9,35 +9,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import Family, published
 from topo_agent.daemon.keeper import LASTING, Disputes, Keeper
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.settled import Settled, remembered, wanted
 from topo_agent.graph.fabric import Reading
-from topo_agent.graph.held import Fact, Held
+from topo_agent.graph.held import Held
 from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import Client
-from topo_agent.publishers.kube.node import Carrier, Node, Wanted
+from topo_agent.publishers.kube.node import Node, Wanted
 from topo_agent.publishers.kube.watching import Watch
 
 HOLD = 600.0
 """Seconds that a published value may be in doubt before that is told."""
-
-
-class Settled(NamedTuple):
-    """What a run of the thread goes by."""
-
-    name: str  # of the node
-    carrier: Carrier
-    domain: str
-    keys: Mapping[str, str]  # key of a label -> name of its reading
-
-    @property
-    def annotation(self) -> str:
-        return f"{self.domain}/labels"
 
 
 class Labels(Keeper):
@@ -191,19 +178,3 @@ class Labels(Keeper):
         for key in sorted(self.disputed - found):
             self.log.well(f"label {key}", "nobody says otherwise any more")
         self.disputed = frozenset(found)
-
-
-def wanted(settled: Settled, facts: Mapping[str, Fact]) -> Wanted:
-    """The labels that some facts make, and the annotation that says where they are from."""
-    said = {key: facts[name].label for key, name in settled.keys.items() if name in facts}
-    memory = nodes.memory({name: fact for name, fact in facts.items() if name in settled.keys.values()})
-    return Wanted(said, {settled.annotation: memory} if said else {})
-
-
-def remembered(settled: Settled, node: Node, time: str) -> dict[str, Fact]:
-    """What earlier runs published, by our own annotation; a label of ours that it lacks counts as it stands."""
-    mine = {key: name for key, name in settled.keys.items() if key in node.ours and node.labels.get(key)}
-    facts = {name: Fact(node.labels[key], "label", time) for key, name in mine.items()}
-    if settled.annotation in node.annotated:
-        facts |= nodes.remembered(node.annotations.get(settled.annotation), settled.keys.values())
-    return facts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -12,15 +11,14 @@ from topo_agent.daemon import malloc
 from topo_agent.daemon.counts import Counts, together
 from topo_agent.daemon.dranet import Webhook
 from topo_agent.daemon.features import Features
-from topo_agent.daemon.kube import Labels, Settled
+from topo_agent.daemon.kube import Labels
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.loop import Loop, Publisher, Waker
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.offer import Offer
-from topo_agent.graph.labels import keys
+from topo_agent.daemon.settled import node_name, settled
 from topo_agent.host import Unavailable
 from topo_agent.publishers.http import Server, Tls
-from topo_agent.publishers.kube.node import nfd_carrier, node_carrier
 from topo_agent.settings import Settings
 
 if TYPE_CHECKING:
@@ -118,19 +116,6 @@ def _events(settings: Settings, log: Log) -> Events | None:
 
     told = Told(node_name(settings), settings.events, settings.node_condition)
     return Events(told, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
-
-
-def node_name(settings: Settings) -> str:
-    return settings.node or socket.gethostname().lower()
-
-
-def settled(settings: Settings) -> Settled:
-    """What of the settings is of labels."""
-    name = node_name(settings)
-    carrier = nfd_carrier(name, settings.nfd_namespace) if settings.labels == "nfd" else node_carrier(name)
-    return Settled(
-        name, carrier, settings.domain, keys(settings.domain, settings.label_keys, gpu_clique=settings.gpu_clique)
-    )
 
 
 def _mapping(settings: Settings, labels: Publisher | None, log: Log) -> Iterator[Waker]:
