@@ -11,9 +11,10 @@ from topo_agent.daemon import malloc
 from topo_agent.daemon.counts import Counts, together
 from topo_agent.daemon.dranet import Webhook
 from topo_agent.daemon.features import Features
+from topo_agent.daemon.known import Known, Publisher
 from topo_agent.daemon.kube import Labels
 from topo_agent.daemon.log import Log
-from topo_agent.daemon.loop import Loop, Publisher, Waker
+from topo_agent.daemon.loop import Loop, Waker
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.offer import Offer
 from topo_agent.daemon.settled import node_name, settled
@@ -44,19 +45,28 @@ def start(
         time.monotonic,
         slices.findings if slices else list,
     )
+    notify = Notify(environment)
+    known = Known(
+        settings,
+        log=log,
+        offer=offer,
+        counts=counts,
+        labels=labels,
+        slices=slices,
+        findings=events.read if events else lambda _: None,
+        notify=notify,
+    )
     loop = Loop(
         settings,
         source=source,
         log=log,
+        known=known,
         offer=offer,
         counts=counts,
         wakers=[*wakers, *_mapping(settings, labels, log)],
         polling=not wakers,
-        labels=labels,
-        slices=slices,
-        findings=events.read if events else lambda _: None,
         reload=reload,
-        notify=Notify(environment),
+        notify=notify,
     )
     servers = [Server(settings.listen, offer.pages, tls=_tls(settings), told=lambda wrong: _certificates(log, wrong))]
     if settings.dranet_socket:
