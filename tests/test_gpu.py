@@ -211,6 +211,20 @@ def test_one_speed_that_is_refused() -> None:
     assert [link.bytes_per_second for link in found.gpu_links or ()] == [None]
 
 
+@pytest.mark.parametrize("speed", [0, ERROR, 25000])
+def test_a_link_that_is_down_is_as_fast_as_the_others(speed: Json) -> None:
+    """How fast links are is wiring; what one says of it that is down is state."""
+    down: Json = {**nvlink(3, B, 0, 0), "speed_mbps": speed}  # type: ignore[dict-item]
+    found = told(answers(A, 0, [*(nvlink(one, B, 0) for one in range(3)), down]), answers(B, 1))
+    assert [(link.links, link.bytes_per_second) for link in found.gpu_links or ()] == [(4, 4 * 25_000_000_000)]
+
+
+def test_links_that_are_all_down_tell_no_speed() -> None:
+    down: list[Json] = [{**nvlink(one, B, 0, 0), "speed_mbps": 0} for one in range(4)]  # type: ignore[dict-item]
+    found = told(answers(A, 0, down), answers(B, 1))
+    assert [(link.links, link.bytes_per_second) for link in found.gpu_links or ()] == [(4, None)]
+
+
 def test_who_tells_of_nvlink() -> None:
     """None is "nobody told", () is "there is none"."""
     assert inventory(BOX).gpu_links is None

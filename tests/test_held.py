@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import paper
 from tests.paper import NVIDIA, answers, grown, nvml, topology
+from tests.test_checks import linked
 from tests.test_rack import FILES, ZERO, A, fabric, gpus
 from topo_agent.graph import fabric as fabrics
 from topo_agent.graph.fabric import Level, Place, Reading, known, none, unsure
@@ -313,3 +315,28 @@ def test_a_silent_driver_is_no_other_shape() -> None:
     whole, silent = gpus({"fabric": fabric()}, {"fabric": fabric()}), topology(FILES)
     assert readings(whole, (), Place({}))["shape"].standing == "known"
     assert readings(silent, (), Place({}))["shape"].standing == "unsure"
+
+
+def test_links_that_move_are_no_other_shape() -> None:
+    """A link that is down names no peer, and one of a fabric that comes up will name another."""
+    up: dict[str, Json] = {"fabric": fabric()}
+    for told, standing in (
+        (linked(18, 18), "known"),
+        (linked(18, 16), "unsure"),
+        (linked(18, 0), "unsure"),
+        (linked(0, 0), "known"),  # cards without a bridge: nobody is at the other ends
+        (gpus(up, {"fabric": fabric(state=2)}), "unsure"),
+        (gpus(up, {"fabric": fabric(state=1)}), "unsure"),
+        (gpus(up, {"fabric": fabric(state=0)}), "known"),
+    ):
+        assert readings(told, (), Place({}))["shape"].standing == standing
+
+
+def test_switches_are_waited_for() -> None:
+    """An HGX board whose fabric manager has not started yet: all links are down, and their switches are there."""
+    down = [paper.nvlink(number, "FFFFFFFF:FF:FF.0", 2, 0) for number in range(12)]
+    switch = grown("pci0000:20/20:00.0/21:00.0", {"class_": "0x068000", "vendor": "0x10de", "device": "0x1af1"})
+    card = grown("pci0000:10/10:00.0/11:00.0", NVIDIA)
+    said = nvml(answers("00000000:11:00.0", 0, down))
+    assert readings(topology(card, documents=said), (), Place({}))["shape"].standing == "known"
+    assert readings(topology(card | switch, documents=said), (), Place({}))["shape"].standing == "unsure"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from topo_agent.graph import fabric
@@ -12,6 +13,7 @@ from topo_agent.graph.pairing import Choice
 from topo_agent.graph.paths import ORDER
 from topo_agent.graph.shape import shape
 from topo_agent.graph.topology import Topology
+from topo_agent.ids import Ref
 
 # Which classes (paths.ORDER) mean that a NIC is on the same switch, the same root, the same NUMA node.
 _COVERAGE: tuple[tuple[str, str, str], ...] = (
@@ -99,4 +101,31 @@ def _shape(topology: Topology) -> Reading:
     silent += [gpu for gpu in physical(topology, "gpu") if gpu.driver is None and gpu not in theirs]
     if silent:
         return unsure("driver", f"no driver tells of {silent[0].address}")
+    moving = _links_that_move(topology)
+    if moving:
+        return unsure("nvml", moving)
     return known(shape(topology), "pci")
+
+
+def _links_that_move(topology: Topology) -> str | None:
+    """Why the NVLinks of a GPU may be told otherwise soon: one that is down names no peer. None where all stand.
+
+    Where no link of the machine is up, and no switch is there to wait for, there is nothing at the other ends: cards
+    without a bridge between them.
+    """
+    states = dict(topology.fabrics_now)
+    up: Counter[Ref] = Counter()
+    for a, b, _, count in topology.nvlinks_now:
+        up.update({one: count for one in (a, b) if one is not None})
+    whole: Counter[Ref] = Counter()
+    for link in topology.links or ():
+        if link.kind == "nvlink":
+            whole.update({one: link.links or 0 for one in (link.a, link.b) if one is not None})
+    waited_for = up.total() > 0 or bool(topology.of_kind("nvswitch"))
+    for gpu in physical(topology, "gpu"):
+        now = states.get(gpu.ref)
+        if now is not None and now.state in ("not_started", "in_progress"):
+            return f"{gpu.address}: its NVLink fabric is {now.state.replace('_', ' ')}"
+        if waited_for and up[gpu.ref] < whole[gpu.ref]:
+            return f"{gpu.address}: {up[gpu.ref]} of {whole[gpu.ref]} NVLinks are up"
+    return None

@@ -176,27 +176,39 @@ def nvlinks(
     common = number(one.get("nvlink_mbps"))  # before Hopper the driver tells one speed for all links
     counts: Counter[Peer] = Counter()
     active: Counter[Peer] = Counter()
-    speeds: dict[Peer, list[int | None]] = {}
+    speeds: dict[Peer, list[tuple[int | None, bool]]] = {}
     for link in links if isinstance(links, list) else ():
         state = number(link.get("state")) if isinstance(link, dict) else None
         if isinstance(link, dict) and state is not None:
             peer = _peer(address, link, peers)
             counts[peer] += 1
-            active[peer] += state in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled
+            up = state in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled
+            active[peer] += up
             speed = number(link.get("speed_mbps"))
-            speeds.setdefault(peer, []).append(common if speed is None else speed)
+            speeds.setdefault(peer, []).append((common if speed is None else speed, up))
     for peer, count in sorted(counts.items(), key=str):
         kind, where = peer
-        known = [speed for speed in speeds[peer] if speed is not None]
         found = GpuLink(
             function=address,
             kind="nvlink",
             peer=where,
             peer_kind=kind,
             links=count,
-            bytes_per_second=sum(known) * 1_000_000 or None if len(known) == count else None,
+            bytes_per_second=_together(speeds[peer]),
         )
         yield found, NvLinkState(address, where, kind, active[peer])
+
+
+def _together(told: list[tuple[int | None, bool]]) -> int | None:
+    """Bytes per second of links to one peer, by what each says in MB/s and whether it is up.
+
+    What a link says that is down is of its state, and not of how it is made: it counts as those that are up.
+    """
+    said = [speed for speed, up in told if up] or [speed for speed, _ in told]
+    known = [speed for speed in said if speed is not None]
+    if len(known) < len(said) or (len(said) < len(told) and len({*known}) > 1):
+        return None
+    return sum(known) * len(told) // len(said) * 1_000_000 or None
 
 
 def _peer(address: PciAddress, link: Answers, peers: Mapping[PciAddress, str]) -> Peer:
