@@ -210,6 +210,14 @@ def test_signals_while_it_writes(start: Start) -> None:
     assert not [line for line in agent.log if "Traceback" in line or "Error" in line]
 
 
+def test_no_huge_pages(start: Start) -> None:
+    """proc_pid_status(5), THP_enabled: a stack of a thread would be 2 MiB where kernels give them to everybody."""
+    agent = start()
+    for pid in (agent.pid, agent.scanner()):
+        said = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert said.get("THP_enabled", "0").strip() == "0"  # Linux before 5.0 does not tell
+
+
 # --- what hurts it -------------------------------------------------------------------------------------------
 
 

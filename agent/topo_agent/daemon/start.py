@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from topo_agent.daemon import malloc
+from topo_agent.daemon import memory
 from topo_agent.daemon.counts import Counts, together
 from topo_agent.daemon.dranet import Webhook
 from topo_agent.daemon.features import Features
@@ -33,7 +33,7 @@ def start(
     settings: Settings, *, source: str | None, reload: Callable[[], Settings], environment: Mapping[str, str]
 ) -> None:
     """Runs until it is told to stop. OSError with the address where it cannot listen."""
-    malloc.large_ones_go_back()
+    memory.take_little()
     log = Log(settings.log_format, journal="JOURNAL_STREAM" in environment)
     counts = Counts()
     wakers = [*_wakers(log)] if source is None else []

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from topo_agent.daemon import malloc
+from topo_agent.daemon import memory
 from topo_agent.host import Json
 
 _LINE_AT_MOST = 64 << 20  # bytes of one answer
@@ -110,6 +110,6 @@ def _spawned() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "topo_agent.daemon.scanner"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=os.environ | malloc.FOR_CHILDREN | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | memory.FOR_CHILDREN | {"PYTHONPATH": os.pathsep.join(paths)},
         cwd="/", start_new_session=True,
     )  # fmt: skip
