@@ -11,6 +11,8 @@ from tests.schemas import FOLDER, strict
 from topo_agent.diagnostics import Level, Unknown
 from topo_agent.facts import Gpu, GpuLink, Inventory
 from topo_agent.graph.build import build
+from topo_agent.graph.fabric import Place
+from topo_agent.graph.readings import readings
 from topo_agent.host.paper import Failure, Link
 from topo_agent.ids import PciAddress
 from topo_agent.views.document import document
@@ -46,9 +48,22 @@ def test_a_gpu_and_numbers_that_json_would_cut() -> None:
     """Traps 112, 113: decimal, and above 2^53 (15188982192727901047 = 0xd2ca…): hex strings, unsigned."""
     found = inventory(BOX | kfd(0, CPU) | kfd(1, gpu(0x500)))
     assert found.gpus == (
-        Gpu(function=A, origin="kfd", name="ip discovery", uuid=f"{16404946649897475633:#018x}", compute_units=304,
+        Gpu(function=A, origin="kfd", uuid=f"{16404946649897475633:#018x}", compute_units=304,
             hive=f"{15188982192727901047:#018x}"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "model"),
+    [("AMD Instinct MI300X OAM\n", "AMD Instinct MI300X OAM"), (None, None), ("\n", None), ("N/A\n", None)],
+)
+def test_a_card_that_names_itself(said: str | None, model: str | None) -> None:
+    """Linux, Documentation/gpu/amdgpu/driver-misc: product_name, "only available for certain server cards"."""
+    files = grown("pci0000:00/00:01.1/05:00.0", AMD, files={} if said is None else {"product_name": said})
+    files |= kfd(0, CPU) | kfd(1, gpu(0x500))
+    found = topology(files)
+    assert place(found, str(A)).title == model
+    assert readings(found, (), Place({}))["gpu-model"].raw == (model and model.replace(" ", "-"))
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def _gpu(device: Device, gpus: list[Gpu], memory: Memory | None, *, hidden: bool
     order = sorted(gpus, key=lambda one: ("nvml", "nvidia", "kfd", "drm").index(one.origin))
     node = next((one.numa_node for one in order if one.numa_node is not None), None)
     uid = next((one.uuid for one in order if one.uuid), None)
-    title = next((one.name for one in order if one.name and one.origin != "kfd"), None)
+    title = next((one.name for one in order if one.name), None)
     refused = {field: reason for one in reversed(order) for field, reason in one.unknown}
     if unlisted is not None:
         refused["uid"] = unlisted

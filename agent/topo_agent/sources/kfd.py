@@ -39,7 +39,6 @@ class _Node(NamedTuple):
     number: int
     function: PciAddress
     properties: Properties
-    name: str | None
 
 
 def read(host: Host, notes: Notes, present: Mapping[PciAddress, str]) -> Found:
@@ -92,8 +91,7 @@ def _node(host: Host, notes: Notes, number: int, present: frozenset[PciAddress])
         return None
     if not properties.get("simd_count") or not properties.get("vendor_id"):
         return None
-    name = entry.want("name", parse.clean)
-    return _Node(number, place(properties, present), properties, name or None)
+    return _Node(number, place(properties, present), properties)
 
 
 def place(properties: Properties, present: frozenset[PciAddress]) -> PciAddress:
@@ -122,7 +120,7 @@ def _gpu(function: PciAddress, nodes: list[_Node], on_the_bus: Entry) -> Gpu:
     return Gpu(
         function=function,
         origin="kfd",
-        name=nodes[0].name,
+        name=_product(on_the_bus),
         uuid=f"0x{unique:016x}" if unique else None,  # above 2^53: a number would lose digits in JSON
         partitions=len(nodes) if len(nodes) > 1 else None,
         compute_units=sum(units) or None,
@@ -132,6 +130,15 @@ def _gpu(function: PciAddress, nodes: list[_Node], on_the_bus: Entry) -> Gpu:
         hive=f"0x{hive:016x}" if hive else None,
         unknown=() if unique else (("uid", Unknown.NOT_SUPPORTED),),
     )
+
+
+def _product(on_the_bus: Entry) -> str | None:
+    """What the card calls itself (amdgpu_fru_eeprom.c): `"AMD Instinct MI300X OAM"`; server cards only.
+
+    KFD's own name of a node is that of a chip, or that its chips are found by looking ("ip discovery").
+    """
+    said = on_the_bus.want("product_name", parse.clean) if on_the_bus.path else None
+    return said if said and not parse.filler(said) else None
 
 
 def _mode(on_the_bus: Entry, name: str, known: re.Pattern[str]) -> str | None:
