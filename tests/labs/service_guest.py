@@ -19,7 +19,7 @@ SETTINGS = Path("/etc/topo-agent/topo-agent.toml")
 STATE = Path("/run/topo-agent")
 DROP_IN = Path("/run/systemd/system/topo-agent.service.d/lab.conf")
 WATCHDOG = 10  # seconds
-DRIVE = "0000:21:00.0"
+NOBODY = 65534
 LISTEN = "http://127.0.0.1:19738"
 
 
@@ -102,6 +102,8 @@ def started(results: dict[str, Any]) -> None:
     file = STATE / "topology.json"
     results["topology"] = json.loads(file.read_text(encoding="utf-8"))
     results["topology_mode"] = oct(file.stat().st_mode)
+    done = subprocess.run(["cat", file], capture_output=True, text=True, check=False, user=NOBODY, extra_groups=[])
+    results["read_by_nobody"] = done.stdout or done.stderr
 
 
 def reloaded(results: dict[str, Any]) -> None:
@@ -129,9 +131,6 @@ def starved(results: dict[str, Any]) -> None:
     typed(f"systemctl restart {UNIT}")
     time.sleep(1.5 * WATCHDOG)  # it is fed meanwhile
     results["fed"] = show()
-    drive = Path("/sys/bus/pci/devices") / DRIVE
-    (drive / "remove").write_text("1", encoding="ascii")
-    until(lambda: DRIVE in typed("topo-agent history")["said"], 30, "the change in the history")
     pid = int(results["fed"]["MainPID"])
     stopped = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
@@ -139,9 +138,7 @@ def starved(results: dict[str, Any]) -> None:
     results["starved_after"] = time.monotonic() - stopped
     until(lambda: show()["ActiveState"] == "active", 60, "started anew")
     results["anew"] = show()
-    results["history"] = typed("topo-agent history")["said"]
     results["watchdog_journal"] = journal()
-    Path("/sys/bus/pci/rescan").write_text("1", encoding="ascii")
     DROP_IN.unlink()
     typed("systemctl daemon-reload")
 

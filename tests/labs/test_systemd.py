@@ -11,7 +11,7 @@ import pytest
 from tests.labs.apt import CannotStart
 from tests.labs.qemu import booted
 from tests.labs.service import NODES, Ended, commands, run
-from tests.labs.service_guest import DRIVE, WATCHDOG
+from tests.labs.service_guest import WATCHDOG
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,11 @@ def test_it_reads_what_it_must(ended: Ended) -> None:
     assert ended.results["topology_mode"] == "0o100644"
 
 
+def test_everybody_reads_the_document(ended: Ended) -> None:
+    """Workloads and prologs do, whoever they are."""
+    assert json.loads(ended.results["read_by_nobody"]) == ended.results["topology"]
+
+
 def test_it_hears_the_kernel(ended: Ended) -> None:
     """Events of devices and links reach it: it would say that it polls."""
     journal = ended.results["watchdog_journal"]
@@ -106,11 +111,6 @@ def test_the_watchdog(ended: Ended) -> None:
     print(f"starved after {results['starved_after']:.1f} s")
     assert results["starved_after"] > WATCHDOG / 3
     assert any("Watchdog timeout" in line for line in results["watchdog_journal"])
-
-
-def test_the_history_outlives_a_restart(ended: Ended) -> None:
-    (line,) = ended.results["history"].splitlines()
-    assert f"removed pci:{DRIVE}" in line
 
 
 def test_an_upgrade_restarts_it(ended: Ended) -> None:
