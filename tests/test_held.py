@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests import paper
 from tests.paper import NVIDIA, answers, grown, nvml, topology
 from tests.test_checks import linked
-from tests.test_rack import FILES, ZERO, A, fabric, gpus
+from tests.test_rack import FILES, ZERO, A, B, fabric, gpus
 from topo_agent.graph import fabric as fabrics
 from topo_agent.graph.fabric import Level, Place, Reading, known, none, unsure
 from topo_agent.graph.held import Fact, Held
@@ -317,26 +317,45 @@ def test_a_silent_driver_is_no_other_shape() -> None:
     assert readings(silent, (), Place({}))["shape"].standing == "unsure"
 
 
+SWITCH = grown("pci0000:20/20:00.0/21:00.0", {"class_": "0x068000", "vendor": "0x10de", "device": "0x1af1"})
+
+
 def test_links_that_move_are_no_other_shape() -> None:
     """A link that is down names no peer, and one of a fabric that comes up will name another."""
     up: dict[str, Json] = {"fabric": fabric()}
     for told, standing in (
         (linked(18, 18), "known"),
         (linked(18, 16), "unsure"),
-        (linked(18, 0), "unsure"),
-        (linked(0, 0), "known"),  # cards without a bridge: nobody is at the other ends
-        (gpus(up, {"fabric": fabric(state=2)}), "unsure"),
-        (gpus(up, {"fabric": fabric(state=1)}), "unsure"),
-        (gpus(up, {"fabric": fabric(state=0)}), "known"),
+        (linked(16, 16), "known"),  # a board that uses not all of them, as those of 2 V100
+        (linked(18, 18, 0), "known"),  # a pair with a bridge, and a card without
+        (linked(0, 0), "known"),  # no bridge at all: nobody is at the other ends
+        (gpus(up, {"fabric": fabric(state=2)}), "known"),  # its links are up already
     ):
         assert readings(told, (), Place({}))["shape"].standing == standing
+
+
+@pytest.mark.parametrize(("state", "standing"), [(0, "known"), (1, "unsure"), (2, "unsure"), (3, "known")])
+def test_a_fabric_that_comes_up_is_waited_for(state: int, standing: str) -> None:
+    """nvml.h NVML_GPU_FABRIC_STATE_…: where its links are down, as in a GB200 tray without IMEX."""
+    down = [paper.nvlink(number, "FFFFFFFF:FF:FF.0", 2, 0) for number in range(18)]
+    said = [answers(at, index, down, fabric=fabric(state=state)) for index, at in enumerate((A, B))]
+    found = topology(FILES, documents=nvml(*said))
+    assert readings(found, (), Place({}))["shape"].standing == standing
+
+
+@pytest.mark.parametrize(("current", "standing"), [(1, "known"), (0, "unsure")])
+def test_a_gpu_that_is_cut_is_not_waited_for(current: int, standing: str) -> None:
+    """NVIDIA's guide to the fabric manager: in MIG mode the NVLinks of a GPU are off."""
+    whole, off = ([paper.nvlink(number, "FFFFFFFF:FF:FF.0", 2, up) for number in range(18)] for up in (1, 0))
+    mig: dict[str, Json] = {"current": current, "pending": current, "max_devices": 7, "devices": []}
+    said = nvml(answers(A, 0, whole), answers(B, 1, off, mig=mig))
+    assert readings(topology(FILES | SWITCH, documents=said), (), Place({}))["shape"].standing == standing
 
 
 def test_switches_are_waited_for() -> None:
     """An HGX board whose fabric manager has not started yet: all links are down, and their switches are there."""
     down = [paper.nvlink(number, "FFFFFFFF:FF:FF.0", 2, 0) for number in range(12)]
-    switch = grown("pci0000:20/20:00.0/21:00.0", {"class_": "0x068000", "vendor": "0x10de", "device": "0x1af1"})
     card = grown("pci0000:10/10:00.0/11:00.0", NVIDIA)
     said = nvml(answers("00000000:11:00.0", 0, down))
     assert readings(topology(card, documents=said), (), Place({}))["shape"].standing == "known"
-    assert readings(topology(card | switch, documents=said), (), Place({}))["shape"].standing == "unsure"
+    assert readings(topology(card | SWITCH, documents=said), (), Place({}))["shape"].standing == "unsure"

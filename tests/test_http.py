@@ -8,6 +8,7 @@ import gzip
 import http.client
 import os
 import re
+import resource
 import shutil
 import socket
 import ssl
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from topo_agent.publishers import addresses, response
+from topo_agent.publishers import addresses, response, tls
 from topo_agent.publishers.http import Limits, Page, Server, Tls
 
 HTML = "text/html; charset=utf-8"
@@ -642,6 +643,7 @@ def test_certificates_that_are_written_one_by_one(start: Start, papers: Path, ro
     server = start(tls=rotated, told=heard.append)
     shutil.copy(papers / "client.crt", rotated.certificate)
     assert presented(server, papers) == presented(server, papers) == "server"
+    os.utime(rotated.certificate, (0, 0))  # a clock may be coarser than a test
     Path(rotated.key).unlink()
     assert presented(server, papers) == presented(server, papers) == "server"
     shutil.copy(papers / "client.key", rotated.key)
@@ -650,6 +652,24 @@ def test_certificates_that_are_written_one_by_one(start: Start, papers: Path, ro
     assert rotated.certificate in str(heard[0])
     assert rotated.key in str(heard[1])
     assert heard[2] is None
+
+
+def test_certificates_whose_right_comes_late(start: Start, papers: Path, rotated: Tls) -> None:
+    """Copied, and made readable then: neither content nor time changes with that. Root may read everything, so what is
+    in the way here is a limit of descriptors, which passes as well.
+    """
+    heard: list[str | None] = []
+    found = tls.Certificates(rotated, heard.append)
+    before = found.context()
+    os.utime(rotated.certificate, (0, 0))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        assert found.context() is found.context() is before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert found.context() is not before
+    assert heard == [f"{rotated.certificate}: cannot be used for TLS: Too many open files", None]
 
 
 def test_another_ca_of_clients(start: Start, papers: Path, rotated: Tls) -> None:

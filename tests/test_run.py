@@ -185,6 +185,7 @@ def test_another_state_directory(box: Path, tmp_path: Path) -> None:
         settings.write_text(f"state-dir = '{tmp_path}/two'\n")
         agent.send(signal.SIGHUP)
         agent.wait_for((tmp_path / "two/topology.json").exists)
+        assert not (tmp_path / "one/topology.json").exists()  # nobody would keep it right
         # A history that cannot be read is no reason to stop.
         (tmp_path / "three/history.jsonl").mkdir(parents=True)
         settings.write_text(f"state-dir = '{tmp_path}/three'\n")
@@ -363,14 +364,16 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
 def test_a_document_of_an_earlier_run(box: Path, tmp_path: Path) -> None:
     """It may be of a machine that was rebuilt since: as long as nothing is known, there is none."""
     (tmp_path / "state").mkdir()
-    file = tmp_path / "state/topology.json"
-    file.write_text("{}\n")
+    left = [tmp_path / "state/topology.json", tmp_path / "collected.prom"]
+    for file in left:
+        file.write_text("{}\n")
     hold, around = stuck(tmp_path)
     hold.touch()
-    agent = Agent(tmp_path / "http", "--from", str(box), "--state-dir", str(tmp_path / "state"), around=around)
+    where = ["--state-dir", str(left[0].parent), "--textfile", str(left[1])]
+    agent = Agent(tmp_path / "http", "--from", str(box), *where, around=around)
     try:
         agent.wait_for_line("listening: ")
-        agent.wait_for(lambda: not file.exists())
+        agent.wait_for(lambda: not any(file.exists() for file in left))
         assert agent.get("/topology.json").status == 503
     finally:
         agent.kill()

@@ -169,8 +169,7 @@ class Known:
     def forget(self) -> None:
         """Nothing is known any more: an old fact is no fact."""
         self._log.trouble("stale", f"unknown since {self._settings.stale_after:g} s: {self._offer.why}")
-        self._written.machine(None, changed=True)
-        self._written.metrics(None)
+        self._written.forget()
         self._counts.stale = False
         self._offer.seen = None
 

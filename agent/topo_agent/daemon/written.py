@@ -5,7 +5,6 @@ A full disk costs a file and a sentence, until a later scan.
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import os
 from collections.abc import Callable, Iterable
@@ -30,16 +29,29 @@ class Written:
         self._missing: set[str] = set()  # "state", "history": to be tried again
 
     def forget(self) -> None:
-        """What an earlier run left was true then, perhaps before the machine was off: nothing is known yet."""
-        with contextlib.suppress(OSError):
-            self._state.topology(None)
+        """Nothing is known. What an earlier run left was true then, perhaps before the machine was off."""
+        self.machine(None, changed=True)
+        self.metrics(None)
 
     def go_by(self, settings: Settings) -> None:
         """Other settings from now on."""
-        before, self._settings = self._settings, settings
-        if any(getattr(settings, name) != getattr(before, name) for name in _OF_STATE):
+        changed = {
+            name for name in (*_OF_STATE, "textfile") if getattr(settings, name) != getattr(self._settings, name)
+        }
+        self._leave(changed)
+        self._settings = settings
+        if not changed.isdisjoint(_OF_STATE):
             self._state = self._opened()
+        self._leave(changed)
+        if not changed.isdisjoint(_OF_STATE):
             self._missing.add("state")
+
+    def _leave(self, changed: set[str]) -> None:
+        """Files in the last place would be kept right by nobody, and what is in a new one is of an earlier run."""
+        if "state_dir" in changed:
+            self.machine(None, changed=True)
+        if "textfile" in changed:
+            self.metrics(None)
 
     def machine(self, topology: str | None, *, changed: bool) -> None:
         """topology.json, where it is another one or could not be written; no file where nothing is known."""

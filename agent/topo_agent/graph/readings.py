@@ -110,8 +110,8 @@ def _shape(topology: Topology) -> Reading:
 def _links_that_move(topology: Topology) -> str | None:
     """Why the NVLinks of a GPU may be told otherwise soon: one that is down names no peer. None where all stand.
 
-    Where no link of the machine is up, and no switch is there to wait for, there is nothing at the other ends: cards
-    without a bridge between them.
+    A board may leave some links of every GPU unused, and a card may have no bridge. So they are waited for only where
+    a GPU has fewer up than an equal one, or none while switches or a fabric will be at the other ends.
     """
     states = dict(topology.fabrics_now)
     up: Counter[Ref] = Counter()
@@ -121,11 +121,15 @@ def _links_that_move(topology: Topology) -> str | None:
     for link in topology.links or ():
         if link.kind == "nvlink":
             whole.update({one: link.links or 0 for one in (link.a, link.b) if one is not None})
-    waited_for = up.total() > 0 or bool(topology.of_kind("nvswitch"))
+    switches = bool(topology.of_kind("nvswitch"))
+    cut = {gpu.ref for gpu in physical(topology, "gpu") if gpu.gpu is not None and gpu.gpu.mig}
     for gpu in physical(topology, "gpu"):
+        if gpu.ref in cut or up[gpu.ref] >= whole[gpu.ref]:
+            continue  # NVLinks of a GPU that is cut into MIG devices are off
         now = states.get(gpu.ref)
-        if now is not None and now.state in ("not_started", "in_progress"):
-            return f"{gpu.address}: its NVLink fabric is {now.state.replace('_', ' ')}"
-        if waited_for and up[gpu.ref] < whole[gpu.ref]:
+        coming = switches or (now is not None and now.state in ("not_started", "in_progress"))
+        equal = (one.ref for one in physical(topology, "gpu") if (one.vendor, one.device) == (gpu.vendor, gpu.device))
+        most = max(up[ref] for ref in equal if ref not in cut)
+        if coming if not up[gpu.ref] else up[gpu.ref] < most:
             return f"{gpu.address}: {up[gpu.ref]} of {whole[gpu.ref]} NVLinks are up"
     return None

@@ -26,19 +26,21 @@ class Certificates:
     def __init__(self, tls: Tls, told: Callable[[str | None], None] = lambda _: None) -> None:
         """OSError as of `context`. `told` hears of every change: None, or what is wrong with the new ones."""
         self._tls, self._told = tls, told
-        self._seen = _identities(tls)
+        self._used = _identities(tls)
         self._context = context(tls)
+        self._wrong: str | None = None  # what was told last
 
     def context(self) -> ssl.SSLContext:
         """For the next connection. While a new certificate and its key do not fit yet, the last that did stay."""
-        seen = _identities(self._tls)
-        if seen != self._seen:
-            self._seen = seen
+        found = _identities(self._tls)
+        if found != self._used:
             try:
-                self._context = context(self._tls)
-                self._told(None)
-            except OSError as error:
-                self._told(str(error))
+                self._context, self._used, wrong = context(self._tls), found, None
+            except OSError as error:  # tried again with every connection: it may be a right that is still to be given
+                wrong = error.strerror or str(error)
+            if wrong is None or wrong != self._wrong:
+                self._told(wrong)
+            self._wrong = wrong
         return self._context
 
 
