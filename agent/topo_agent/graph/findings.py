@@ -64,13 +64,6 @@ class Machine:
         """What people care about: GPUs, NICs and drives."""
         return [*self.gpus, *self.nics, *self.drives]
 
-    def equals(self, devices: Iterable[Device]) -> Iterator[list[Device]]:
-        """Devices of one vendor, part and subsystem, where there are several."""
-        kinds: dict[tuple[int | None, ...], list[Device]] = {}
-        for device in devices:
-            kinds.setdefault((device.vendor, device.device, device.subvendor, device.subdevice), []).append(device)
-        yield from (same for same in kinds.values() if len(same) > 1)
-
 
 def together(code: str, advice: str, seen: Iterable[Seen]) -> Iterator[Finding]:
     """One finding for all that a check saw alike."""

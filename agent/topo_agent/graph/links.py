@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from topo_agent.facts import GpuLink, NvLinkState
 from topo_agent.graph.nodes import Link, PeerKind
+from topo_agent.graph.topology import Topology
 from topo_agent.ids import PciAddress, Ref, pci_ref
+
+
+def nvlinks(topology: Topology) -> tuple[Counter[Ref], Counter[Ref]]:
+    """(how many NVLinks are up, how many there are) of each device: a link counts at both of its ends."""
+    up, whole = Counter[Ref](), Counter[Ref]()
+    for a, b, _, count in topology.nvlinks_now:
+        up.update({end: count for end in (a, b) if end is not None})
+    for link in topology.links or ():
+        if link.kind == "nvlink" and link.links is not None:
+            whole.update({end: link.links for end in (link.a, link.b) if end is not None})
+    return up, whole
 
 
 def read(told: tuple[GpuLink, ...] | None) -> tuple[Link, ...] | None:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from topo_agent.facts import LinkState, PcieLink
 from topo_agent.graph.findings import Machine, Seen, Severity
+from topo_agent.graph.links import nvlinks
 from topo_agent.graph.nodes import Device
-from topo_agent.ids import Ref
+from topo_agent.graph.order import equals
 
 
 class Reading(NamedTuple):
@@ -53,7 +54,7 @@ def slot_limits(machine: Machine) -> Iterator[Seen]:
 
 def outlier(machine: Machine) -> Iterator[Seen]:
     judged = [device for device, _, _ in _ends(machine, machine.devices)]
-    for same in machine.equals(judged):
+    for same in equals(judged):
         rates = {device.ref: machine.paths.rate(device.ref) for device in same}
         counts = Counter(rate for rate in rates.values() if rate is not None)
         (usual, times), *others = counts.most_common(2) or [(0, 0)]
@@ -67,13 +68,8 @@ def outlier(machine: Machine) -> Iterator[Seen]:
 
 def nvlink_partial(machine: Machine) -> Iterator[Seen]:
     """A GPU that is cut into MIG devices has no NVLinks by itself."""
-    active: Counter[Ref] = Counter()
-    for a, b, _, count in machine.topology.nvlinks_now:
-        active[a] += count
-        if b is not None:
-            active[b] += count
-    told = {ref for link in machine.topology.links or () for ref in (link.a, link.b) if ref and link.kind == "nvlink"}
-    for same in machine.equals(gpu for gpu in machine.gpus if not (gpu.gpu and gpu.gpu.mig)):
+    active, told = nvlinks(machine.topology)
+    for same in equals(gpu for gpu in machine.gpus if not (gpu.gpu and gpu.gpu.mig)):
         most = max((active[gpu.ref] for gpu in same if gpu.ref in told), default=0)
         for gpu in same:
             if active[gpu.ref] < most and (gpu.ref in told or gpu.names.nvml_index is not None):

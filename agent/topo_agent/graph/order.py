@@ -1,6 +1,8 @@
-"""Which GPU is gpu0 and which NIC is NIC0: numbers for people, in one place."""
+"""Which GPU is gpu0 and which NIC is NIC0: numbers for people, in one place. And which devices are alike."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 from topo_agent.graph.nodes import Device, DeviceKind
 from topo_agent.graph.topology import Topology
@@ -10,6 +12,14 @@ from topo_agent.ids import Ref
 def physical(topology: Topology, *kinds: DeviceKind) -> list[Device]:
     """The physical functions of some kinds, by kind as asked and in bus order within."""
     return [device for kind in kinds for device in topology.of_kind(kind) if device.physfn is None]
+
+
+def equals(devices: Iterable[Device]) -> Iterator[list[Device]]:
+    """Devices of one vendor, part and subsystem, where there are several."""
+    kinds: dict[tuple[int | None, ...], list[Device]] = {}
+    for device in devices:
+        kinds.setdefault((device.vendor, device.device, device.subvendor, device.subdevice), []).append(device)
+    yield from (same for same in kinds.values() if len(same) > 1)
 
 
 def gpu_numbers(topology: Topology) -> dict[Ref, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from topo_agent.diagnostics import Level, Unknown
 from topo_agent.graph.findings import Machine, Seen
 from topo_agent.graph.nodes import Device
+from topo_agent.graph.order import equals
 from topo_agent.ids import Ref, cpulist
 
 _GPUS_ON_AN_UPLINK = 4
@@ -63,7 +64,7 @@ def gpu_without_switch_nic(machine: Machine) -> Iterator[Seen]:
 
 def gpus_uneven(machine: Machine) -> Iterator[Seen]:
     """Only where the package of every one is known. A package without GPUs is how many machines are made."""
-    for same in machine.equals(machine.gpus):
+    for same in equals(machine.gpus):
         packages = [_package(machine, gpu) for gpu in same]
         counts = Counter(package for package in packages if package is not None)
         if counts.total() == len(same) and len({*counts.values()}) > 1:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from topo_agent.graph.findings import Machine, Seen
+from topo_agent.graph.order import equals
 
 _NVIDIA = 0x10DE
 
@@ -45,7 +46,7 @@ def gpu_not_on_bus(machine: Machine) -> Iterator[Seen]:
 
 def firmware_differs(machine: Machine) -> Iterator[Seen]:
     """The rarer version is named; of two that are as frequent, nobody is the odd one, and all are."""
-    for same in machine.equals([*machine.nics, *machine.drives]):
+    for same in equals([*machine.nics, *machine.drives]):
         versions = {one.ref: part.firmware for one in same if (part := one.nic or one.nvme) and part.firmware}
         counts = Counter(versions.values())
         most = max(counts.values(), default=0)

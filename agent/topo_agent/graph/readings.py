@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from topo_agent.graph import fabric
 from topo_agent.graph.fabric import Place, Reading, known, none, unsure
 from topo_agent.graph.labels import GPU_CLIQUE, NAMES, RAW_AT_MOST, filler
-from topo_agent.graph.order import physical
+from topo_agent.graph.links import nvlinks
+from topo_agent.graph.order import equals, physical
 from topo_agent.graph.pairing import Choice
 from topo_agent.graph.paths import ORDER
 from topo_agent.graph.shape import shape
 from topo_agent.graph.topology import Topology
-from topo_agent.ids import Ref
 
 # Which classes (paths.ORDER) mean that a NIC is on the same switch, the same root, the same NUMA node.
 _COVERAGE: tuple[tuple[str, str, str], ...] = (
@@ -113,23 +112,17 @@ def _links_that_move(topology: Topology) -> str | None:
     A board may leave some links of every GPU unused, and a card may have no bridge. So they are waited for only where
     a GPU has fewer up than an equal one, or none while switches or a fabric will be at the other ends.
     """
-    states = dict(topology.fabrics_now)
-    up: Counter[Ref] = Counter()
-    for a, b, _, count in topology.nvlinks_now:
-        up.update({one: count for one in (a, b) if one is not None})
-    whole: Counter[Ref] = Counter()
-    for link in topology.links or ():
-        if link.kind == "nvlink":
-            whole.update({one: link.links or 0 for one in (link.a, link.b) if one is not None})
+    states, (up, whole) = dict(topology.fabrics_now), nvlinks(topology)
     switches = bool(topology.of_kind("nvswitch"))
-    cut = {gpu.ref for gpu in physical(topology, "gpu") if gpu.gpu is not None and gpu.gpu.mig}
-    for gpu in physical(topology, "gpu"):
-        if gpu.ref in cut or up[gpu.ref] >= whole[gpu.ref]:
-            continue  # NVLinks of a GPU that is cut into MIG devices are off
+    # NVLinks of a GPU that is cut into MIG devices are off
+    gpus = [gpu for gpu in physical(topology, "gpu") if not (gpu.gpu and gpu.gpu.mig)]
+    most = {gpu.ref: max(up[one.ref] for one in same) for same in equals(gpus) for gpu in same}
+    for gpu in gpus:
+        if up[gpu.ref] >= whole[gpu.ref]:
+            continue
         now = states.get(gpu.ref)
         coming = switches or (now is not None and now.state in ("not_started", "in_progress"))
-        equal = (one.ref for one in physical(topology, "gpu") if (one.vendor, one.device) == (gpu.vendor, gpu.device))
-        most = max(up[ref] for ref in equal if ref not in cut)
-        if coming if not up[gpu.ref] else up[gpu.ref] < most:
+        fewer = up[gpu.ref] < most.get(gpu.ref, up[gpu.ref])
+        if fewer if up[gpu.ref] else coming:
             return f"{gpu.address}: {up[gpu.ref]} of {whole[gpu.ref]} NVLinks are up"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from topo_agent.graph import links_health
+from topo_agent.graph import links, links_health
 from topo_agent.graph.bandwidth import of_lanes
 from topo_agent.graph.findings import Machine
 from topo_agent.graph.nodes import Device
@@ -63,15 +63,7 @@ def gpu_links(scene: Scene) -> Iterator[Sample]:
 
 
 def nvlinks(scene: Scene) -> Iterator[Sample]:
-    active: Counter[Ref | None] = Counter()
-    for a, b, _, count in scene.topology.nvlinks_now:
-        active.update({a: count})
-        active.update({b: count})
-    whole: Counter[Ref | None] = Counter()
-    for link in scene.topology.links or ():
-        if link.kind == "nvlink" and link.links is not None:
-            whole.update({link.a: link.links})
-            whole.update({link.b: link.links})
+    active, whole = links.nvlinks(scene.topology)
     for gpu in scene.machine.gpus:
         if gpu.ref in active:
             yield {**who(gpu), "state": "active"}, active[gpu.ref]
