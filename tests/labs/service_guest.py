@@ -55,6 +55,8 @@ def show() -> dict[str, str]:
 
 
 def journal() -> list[str]:
+    """Lines of the unit: what the agent said, and what systemd said of it, in no order between the two."""
+    subprocess.run(["journalctl", "--sync"], check=True)
     words = ["journalctl", "--unit", UNIT, "--output", "cat", "--no-pager"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
 
