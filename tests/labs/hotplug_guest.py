@@ -98,8 +98,15 @@ def stacked() -> dict[str, Any]:
         document = json.loads(got("/topology.json"))
         return {one["id"]: one for one in document["devices"] if one["id"] in ("net:lab.100", "net:labbond")}
 
-    until(lambda: len(there()) == 2, 30, "the VLAN and the bond")
-    return there()
+    found: dict[str, Any] = {}
+
+    def both() -> bool:
+        """A scan in between finds the bond with nothing below it."""
+        found.update(there())
+        return len(found) == 2 and bool(found["net:labbond"].get("lower"))
+
+    until(both, 30, "the VLAN and the bond")
+    return found
 
 
 def main() -> None:

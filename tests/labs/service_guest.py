@@ -100,6 +100,8 @@ def started(results: dict[str, Any]) -> None:
     results["process"] = status_of(pid)
     results["user_namespace"] = [os.readlink(f"/proc/{one}/ns/user") for one in (pid, "self")]
     results["processes"] = running()
+    # A second scan adds what drivers say, and may come between two questions.
+    until(lambda: 'topo_agent_scans_total{result="ok"} 0' not in page("/metrics")[1], 60, "a whole scan")
     results["pages"] = {path: page(path) for path in ("/", "/metrics", "/healthz", "/readyz", "/topology.json")}
     file = STATE / "topology.json"
     results["topology"] = json.loads(file.read_text(encoding="utf-8"))

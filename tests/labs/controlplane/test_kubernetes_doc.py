@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +19,6 @@ from tests.labs.controlplane import definitions
 from tests.labs.controlplane.cluster import Cluster, Refused
 from tests.test_cli import environment
 from tests.test_docs import blocks
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"

@@ -34,9 +34,6 @@ from tests.labs.node.node import Node, pause
 from tests.labs.qemu import X86
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from typing_extensions import Self
 
 HERE = Path(__file__).parent

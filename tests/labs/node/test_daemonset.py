@@ -15,7 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -27,9 +27,6 @@ from tests.labs.node.deployed import BASE, CONTROLLERS, IMAGE, SOON, Deployed
 from tests.labs.node.node import NodeOf
 from tests.test_cli import run
 from tests.test_docs import blocks
-
-if TYPE_CHECKING:
-    pass
 
 OVERLAYS = BASE.parent / "overlays"
 PAGE = BASE.parents[1] / "docs/kubernetes-beside.md"

@@ -98,7 +98,8 @@ def test_a_nic_is_unplugged_and_plugged(deployed: Deployed, guest: GuestNode) ->
     for what, found in (("unplugged", gone), ("plugged", back)):
         print(f"{what}:", ", ".join(f"{name} after {seconds:.1f} s" for name, seconds in sorted(found.items())))
     assert max(*gone.values(), *back.values()) <= SOON
-    assert labels(guest) == before == deployed.labels()
+    assert labels(guest) == before
+    deployed.wait(lambda: deployed.labels() == before, f"labels {before}")
 
 
 def addresses(found: Mapping[str, dict[str, list[dict[str, dict[str, dict[str, str]]]]]]) -> set[str]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,9 +23,6 @@ from tests.labs.node.deployed import CONTROLLERS
 from tests.labs.node.node import NodeOf
 from tests.labs.node.test_node import make, pod
 from topo_agent.views.slices import candidates
-
-if TYPE_CHECKING:
-    pass
 
 NODE, OURS, NVIDIA, DRANET = "v1", "topo-agent.io", "gpu.nvidia.com", "dra.net"
 MACHINE = "dgx-h100"
