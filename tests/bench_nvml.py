@@ -19,7 +19,7 @@ _TIMES = 5
 # A small parent of its own: until it runs another program, a child counts the memory of the one that started it.
 _MEASURED = """
 import os, sys
-pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "topo_agent.host.child", "nvml"], os.environ,
+pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "topo_agent.host.answering", "nvml"], os.environ,
                      file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0), (os.POSIX_SPAWN_DUP2, 1, 2)])
 print(os.wait4(pid, 0)[2].ru_maxrss)
 """

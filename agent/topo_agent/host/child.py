@@ -1,27 +1,24 @@
 """A question to a driver that may never answer, asked in a process of its own that can be given up.
 
-`python -m topo_agent.host.child nvml` is that process: it writes its answer to stdout and how far it came to stderr.
-The parent waits until a deadline. A process that sits in the kernel outlives SIGKILL: it is left alone and remembered
-in a lock file, and nobody else of this user asks before it is gone.
+answering.py is that process; this is its parent, which waits until a deadline. A process that sits in the kernel
+outlives SIGKILL: it is left alone and remembered (turn.py), and nobody else of this user asks before it is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import importlib
 import json
 import os
 import selectors
 import signal
-import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
 
 from topo_agent.host import DOCUMENT_LIMIT, Json, Silent, Unavailable, Watch
+from topo_agent.host.answering import DOORS, MARK
+from topo_agent.host.turn import Turn
 
 SLOW_START = 5.0
 """Seconds of initialisation that are worth a word: eight GPUs that the driver keeps ready take about one."""
@@ -31,15 +28,10 @@ _TO_DIE = 2.0  # seconds that SIGKILL takes at most where the kernel can be inte
 _TO_END = 0.3  # the answer is here: its process is waited for only so long
 _NOISE = 64 * 1024  # bytes of stderr that are kept
 
-_MARK = "topo-agent: "  # what the child says itself on stderr; the rest is the library's
 _INITIALISING = "initialising"
 
-_CALLED = {"nvml": "the NVIDIA driver"}
 _LEFT: list[subprocess.Popen[bytes]] = []
 """Children that did not end when they were killed: reaped when they do."""
-
-Words = tuple[int, str, str]
-"""A child in the lock file: process id, start time in clock ticks, and "asking", "ending" or "stuck"."""
 
 
 def ask_in_child(name: str, deadline: float, watch: Watch | None = None) -> Json:
@@ -60,7 +52,7 @@ class _Question:
 
     def __init__(self, name: str, until: float, seconds: float) -> None:
         self._name = name
-        self._called = _CALLED.get(name, name)
+        self._called = DOORS.get(name, name)
         self._until = until
         self._seconds = seconds
         self._stage = ""
@@ -83,12 +75,12 @@ class _Question:
         return answer
 
     @contextlib.contextmanager
-    def _turn(self, watch: Watch) -> Iterator[_Lock]:
+    def _turn(self, watch: Watch) -> Iterator[Turn]:
         """Nobody else of this user asks until this is left, or while a process that was given up still lives."""
         for process in [*_LEFT]:
             if process.poll() is not None:
                 _LEFT.remove(process)
-        lock = _Lock(self._name)
+        lock = Turn(self._name)
         try:
             while (other := lock.taken()) is not None:
                 pid, _, doing = other
@@ -110,7 +102,7 @@ class _Question:
         paths += [] if root in paths else [root]
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", "topo_agent.host.child", self._name],
+                [sys.executable, "-m", "topo_agent.host.answering", self._name],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, cwd="/",
                 close_fds=True, start_new_session=True,
@@ -159,16 +151,16 @@ class _Question:
         self._noise = lines.pop()
         for line in lines:
             text = line.decode("utf-8", "replace")
-            if not text.startswith(_MARK):
+            if not text.startswith(MARK):
                 continue
             now = time.monotonic()
-            self._stage = text.removeprefix(_MARK)[:80]
+            self._stage = text.removeprefix(MARK)[:80]
             if self._stage == _INITIALISING:
                 self._starting = now
             elif self._starting is not None and self._start is None:
                 self._start = now - self._starting
 
-    def _end(self, process: subprocess.Popen[bytes], lock: _Lock, said: bytes | None) -> None:
+    def _end(self, process: subprocess.Popen[bytes], lock: Turn, said: bytes | None) -> None:
         """It has answered and ends by itself, or is killed; what does neither is left, and remembered."""
         if said is None:
             process.kill()
@@ -220,137 +212,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-class _Lock:
-    """A file of this user: locked while one asks, and naming the child that was left alive.
-
-    Where no such file can be made (nothing is writable) there is no lock, and everybody may ask.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._file = -1
-        for folder in _folders():
-            self._file = _opened(f"{folder}/topo-agent-{os.geteuid()}-{name}.lock")
-            if self._file >= 0:
-                return
-
-    def taken(self) -> Words | None:
-        """The child of somebody else that asks or was left; None: it is our turn, and the file is ours until closed."""
-        if self._file < 0:
-            return None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return (self._words() or (0, ""))[0], "", "asking"
-        except OSError:  # a file system that knows no locks
-            return None
-        words = self._words()
-        if words is None or started(words[0]) != words[1]:
-            return None
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        return words
-
-    def write(self, pid: int, doing: str) -> None:
-        if self._file >= 0:
-            with contextlib.suppress(OSError):  # a full disk costs the memory of this child
-                os.ftruncate(self._file, 0)
-                os.pwrite(self._file, f"{pid} {started(pid)} {doing}\n".encode("ascii"), 0)
-
-    def clear(self) -> None:
-        if self._file >= 0:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, 0)
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _words(self) -> Words | None:
-        try:
-            pid, start, doing = os.pread(self._file, 256, 0).decode("ascii").split()
-            return int(pid), start, doing
-        except (OSError, ValueError):
-            return None
-
-
-def _folders() -> Iterator[str]:
-    """Where only this user writes, and last where everybody may."""
-    user = os.geteuid()
-    for folder in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}", "/run" if user == 0 else ""):
-        if os.path.isabs(folder):
-            with contextlib.suppress(OSError):
-                if os.stat(folder).st_uid == user:
-                    yield folder
-    yield "/tmp"  # noqa: S108 opened without following a link, and used only if it is our own
-
-
-def _opened(path: str) -> int:
-    """The descriptor of a regular file of our own, made if need be; -1 where there is none."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    except OSError:
-        return -1
-    said = os.fstat(file)
-    if stat.S_ISREG(said.st_mode) and said.st_uid == os.geteuid() and said.st_nlink == 1:
-        return file
-    os.close(file)
-    return -1
-
-
-class _Stat(NamedTuple):
-    state: str
-    start: str
-
-
-def started(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot; None for one that is gone or only waits to be reaped."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        found = _Stat(fields[0], fields[19])  # man 5 proc: fields 3 and 22
-    except (OSError, IndexError):
-        return None
-    return None if found.state in ("Z", "X") else found.start
-
-
-def main() -> NoReturn:
-    """The child: its answer to stdout, which nobody else may write to, and it ends without asking the library."""
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
-    _end_with_parent()
-    try:
-        said: dict[str, Json] = {"answer": _asked(sys.argv[1])}
-    except Unavailable as missing:
-        said = {"unavailable": [missing.reason, str(missing)]}
-    data = memoryview(json.dumps(said).encode("ascii"))
-    while data:
-        data = data[os.write(answers, data) :]
-    os._exit(0)
-
-
-def _asked(name: str) -> Json:
-    if name not in _CALLED:
-        raise Unavailable("not_supported", f"nothing here answers for {name}")
-    try:
-        door = importlib.import_module(f"topo_agent.host.{name}")
-    except ImportError as error:
-        raise Unavailable("not_supported", str(error)) from None
-    answer: Json = door.ask(lambda stage: os.write(2, f"{_MARK}{stage}\n".encode()))
-    return answer
-
-
-def _end_with_parent() -> None:
-    """Nobody reads the answer of a parent that was killed; and a crash is told, no core is dumped."""
-    import ctypes
-    import resource
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # linux/prctl.h PR_SET_PDEATHSIG
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-if __name__ == "__main__":
-    main()
