@@ -110,11 +110,11 @@ class Known:
         """A scan brought this."""
         before = self._offer.seen
         if seen.whole:
-            self._good, self._counts.last_success = now, time.time()
+            self._good = now
             self._counts.cost = seen.cost
             self._publish(seen, now)
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
-        self._counts.stale = False
+        self._heard(seen, now)
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
         self._written.metrics(seen.families)
         # What a driver adds to the first look is in the file, and no change of the machine.
@@ -129,6 +129,22 @@ class Known:
             # Last: who sees these sees what the scan brought.
             self._counts.scans["ok"] += 1
             self._log.well("scan", "scans succeed again")
+
+    def _heard(self, seen: Seen, now: float) -> None:
+        """A driver that is silent: as long as its last answers stand they are stale, and that is said."""
+        self._counts.stale = bool(seen.stale)
+        if seen.stale:
+            self._offer.stale_since, self._offer.why = now - seen.stale, f"the NVIDIA driver is silent: {seen.silent}"
+        elif seen.whole:
+            self._counts.last_success = time.time()
+        if not seen.whole:
+            return
+        if not seen.silent:
+            self._log.well("driver", "it answers again")
+        elif seen.stale:
+            self._log.once("driver", "silent: its last answers stand", because=seen.silent)
+        else:
+            self._log.once("driver", "silent: what it would say is unknown", because=seen.silent)
 
     def _publish(self, seen: Seen, now: float) -> None:
         readings = {name: Reading(*reading) for name, reading in seen.labels.items()}

@@ -37,11 +37,11 @@ class Log:
     def trouble(self, event: str, sentence: str) -> None:
         self._say("warning", event, sentence, {})
 
-    def once(self, event: str, sentence: str) -> None:
-        """A warning, unless it is what was said of this event last."""
+    def once(self, event: str, sentence: str, *, because: str = "") -> None:
+        """A warning, unless it is what was said of this event last. Another reason for the same is no news."""
         if self._last.get(event) != sentence:
             self._last[event] = sentence
-            self._say("warning", event, sentence, {})
+            self._say("warning", event, f"{sentence} ({because})" if because else sentence, {})
 
     def well(self, event: str, sentence: str) -> None:
         """What was warned of is over."""

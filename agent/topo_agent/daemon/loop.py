@@ -156,9 +156,14 @@ class Loop:
             "pairs": self._settings.metrics_pairs,
             "again": [*self._repeated.again(now)],
             "mapping": self._settings.mapping or None,
+            "stale_after": self._settings.stale_after,
             **self._known.question,
         }
         self._schedule.scanning(now)
+        if self._worker.left:
+            why = "the last scan waits in the kernel, where nothing ends it: no other is started beside it"
+            self._failed(now, why, "error")
+            return
         self._deadline = now + self._settings.timeout + _LATE
         try:
             self._worker.ask(question)
@@ -193,6 +198,8 @@ class Loop:
         self._known.took(seen, now)
         if seen.whole and self._known.undecided:
             self._schedule.retry(now + _CONFIRM)
+        if seen.stale:
+            self._schedule.retry(now + _RETRY)
 
     def _every(self) -> float:
         return min(self._settings.rescan, _POLL) if self._polling else self._settings.rescan

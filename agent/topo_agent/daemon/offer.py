@@ -37,6 +37,8 @@ class Seen(NamedTuple):
     labels: dict[str, tuple[Standing, str | None, str, str]]  # readings by name, as JSON has them
     devices: list[DeviceData]
     cost: dict[str, float]
+    silent: str = ""  # why a driver that is here did not answer
+    stale: float = 0.0  # seconds since it gave its last answers, where these are among what is told here
 
     def same_structure(self, other: Seen | None) -> bool:
         """Notes are none of it: that an interface is down comes and goes."""

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Literal, NamedTuple
 
+from topo_agent.daemon.drivers import Lasting, NotYet
+from topo_agent.diagnostics import Diagnostic, Level
 from topo_agent.facts import Inventory
 from topo_agent.graph import checks, pairing
 from topo_agent.graph.applied import Resolved, Unresolved, resolve
@@ -22,14 +24,17 @@ from topo_agent.graph.build import build
 from topo_agent.graph.fabric import Place
 from topo_agent.graph.overlay import EMPTY, Overlay
 from topo_agent.graph.topology import Topology
-from topo_agent.host import BadSource, Host, Json, Unavailable
+from topo_agent.host import BadSource, Json
 from topo_agent.host.opening import open_host
 from topo_agent.scan import scan
 from topo_agent.views import findings, matrix, metrics, summary, tree
 from topo_agent.views.document import as_json, document
 
+Choices = tuple[pairing.Choice, ...]
+
 _WIDTH = 100  # columns
 _LINKS = ("link_width", "link_speed")
+_LAST = Diagnostic("nvml", "nvml_stale", Level.NOTE, "the NVIDIA driver is silent: these are its last answers")
 
 
 class Question(NamedTuple):
@@ -44,25 +49,13 @@ class Question(NamedTuple):
     names: tuple[str, ...] = ()  # of this node, in that file
     labels: bool = False  # what the node's labels should say
     slices: str = ""  # the devices of its ResourceSlice, too: how they say their NUMA node, "scalar" or "list"
+    stale_after: float = 600.0  # seconds for which a driver's last answers stand
     first: bool = False  # nothing is known yet: what sysfs tells is worth hearing before a driver answers
 
     @classmethod
     def read(cls, line: str) -> Question:
         """ValueError, TypeError where it is none."""
         return cls(**json.loads(line))
-
-
-class _NotYet:
-    """A machine without what its drivers say, as long as they are being asked."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
-
-    def document(self, name: str) -> Json:
-        if name == "nvml":
-            raise Unavailable("timeout", "the NVIDIA driver is still being asked")
-        return self._host.document(name)
 
 
 class _Kept(NamedTuple):
@@ -74,13 +67,14 @@ class _Kept(NamedTuple):
 
 def main() -> None:
     kept: _Kept | None = None
+    lasting = Lasting()
     modules = 0
     for line in sys.stdin:
         question = Question.read(line)
         try:
             if question.first and question.source is None:
-                _say(_answer(question, quick=True).answer)
-            kept = _answer(question, quick=False, kept=kept)
+                _say(_answer(question, None).answer)
+            kept = _answer(question, lasting, kept=kept)
             _say(kept.answer)
         except (BadSource, Unresolved, _BadOverlay) as error:
             _say({"error": str(error)})
@@ -106,31 +100,42 @@ def _say(answer: dict[str, Json]) -> None:
     sys.stdout.flush()
 
 
-def _answer(question: Question, *, quick: bool, kept: _Kept | None = None) -> _Kept:
-    """Every form in which the agent offers the machine; `whole` once the drivers have been asked."""
+def _answer(question: Question, lasting: Lasting | None, *, kept: _Kept | None = None) -> _Kept:
+    """Every form in which the agent offers the machine; `whole` once the drivers have been asked, with `lasting`."""
     started, spent = time.perf_counter(), _processor_seconds()
     host = open_host(question.source, timeout=question.timeout)
-    inventory = scan(_NotYet(host) if quick else host, readiness=True)
+    inventory = scan(lasting.around(host, question.stale_after) if lasting else NotYet(host), readiness=True)
+    # Labels of a driver that is silent are held: its last answers, read again, are no second reading.
+    heard = inventory
+    if lasting and lasting.age:
+        heard = scan(NotYet(host), readiness=True)
+        inventory = dataclasses.replace(inventory, diagnostics=tuple(sorted([*inventory.diagnostics, _LAST])))
     overlay = _overlay(question.overlay)
     # Not `==` of inventories: that is blind to what moves by itself.
     facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
     place = _place(question) if question.labels else None
-    found = (overlay, question.pairs, question.again, question.slices, quick, place, *facts)
+    found = (overlay, question.pairs, question.again, question.slices, lasting is None, place, *facts)
     if kept is not None and kept.found == found:
         forms = kept.answer
     else:
-        forms = _forms(inventory, overlay, question, place) | {"whole": not quick}
+        seen = _built(inventory, overlay)
+        forms = _forms(*seen, question) | {"whole": lasting is not None}
+        forms["labels"] = _labels(*(seen if heard is inventory else _built(heard, overlay)), place) if place else {}
     cost: dict[str, Json] = {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": _processor_seconds() - spent,
     }
-    return _Kept(found, {**forms, "cost": cost})
+    age, silent = (lasting.age, lasting.silent) if lasting else (0.0, "")
+    return _Kept(found, {**forms, "cost": cost, "stale": age, "silent": silent})
 
 
-def _forms(inventory: Inventory, overlay: Overlay, question: Question, place: Place | None) -> dict[str, Json]:
+def _built(inventory: Inventory, overlay: Overlay) -> tuple[Topology, Choices]:
     topology = build(inventory, overlay)
     operator = resolve(overlay, topology) if overlay is not EMPTY else Resolved()
-    choices = pairing.pairs(topology, operator)
+    return topology, pairing.pairs(topology, operator)
+
+
+def _forms(topology: Topology, choices: Choices, question: Question) -> dict[str, Json]:
     found = checks.findings(topology, choices, frozenset(question.again))
     said = document(topology)
     return {
@@ -143,7 +148,6 @@ def _forms(inventory: Inventory, overlay: Overlay, question: Question, place: Pl
         "matrix": matrix.matrix(topology),
         "tree": tree.tree(topology, width=_WIDTH),
         "status": ", ".join(summary.counts(topology)),
-        "labels": {} if place is None else _labels(topology, choices, place),
         "devices": _devices(topology, question) if question.slices else [],
     }
 
@@ -155,7 +159,7 @@ def _devices(topology: Topology, question: Question) -> list[Json]:
     return [[*one] for one in candidates(topology, numa=numa)]
 
 
-def _labels(topology: Topology, choices: tuple[pairing.Choice, ...], place: Place) -> dict[str, Json]:
+def _labels(topology: Topology, choices: Choices, place: Place) -> dict[str, Json]:
     from topo_agent.graph.readings import readings
 
     return {name: [*reading] for name, reading in readings(topology, choices, place).items()}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from topo_agent.daemon.events import Events
     from topo_agent.daemon.slices import Slices
 
+_KINDS = 2  # of events: of devices, and of links
 _FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/topo-agent"
 
 
@@ -64,7 +65,7 @@ def start(
         offer=offer,
         counts=counts,
         wakers=[*wakers, *_mapping(settings, labels, log)],
-        polling=not wakers,
+        polling=source is not None or len(wakers) < _KINDS,
         reload=reload,
         notify=notify,
     )

@@ -1,0 +1,90 @@
+"""A machine whose driver is not heard: not yet, or no more. For the scanner, which keeps the driver's last answers."""
+
+from __future__ import annotations
+
+import time
+
+from topo_agent.diagnostics import Unknown
+from topo_agent.host import Host, Json, Unavailable
+from topo_agent.sources.gpu import bus_id
+
+_DRIVER = "nvml"  # the document
+_POSITIVE = (Unknown.NOT_SUPPORTED.value, Unknown.NOT_RECORDED.value)  # there is no driver: an answer like another
+
+
+class NotYet:
+    """A machine without what its driver says, as long as that is being asked."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+
+    def document(self, name: str) -> Json:
+        if name == _DRIVER:
+            raise Unavailable("timeout", "the NVIDIA driver is still being asked")
+        return self._host.document(name)
+
+
+class Lasting:
+    """What the driver said last. It stands in for the driver while that hangs or fails, for so many seconds.
+
+    A GPU that has left the bus ends it: what the driver said is not true any more.
+    """
+
+    def __init__(self) -> None:
+        self._answer: Json = None
+        self._heard = 0.0  # when, by the monotonic clock
+        self._failing: float | None = None  # since when there is no other answer
+        self.silent = ""
+        """Why the driver did not answer in this scan; empty where it did, or where there is none."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since it gave the answers that stand in for those of this scan; 0 where none do."""
+        return time.monotonic() - self._heard if self.silent and self._answer is not None else 0.0
+
+    def around(self, host: Host, seconds: float) -> Host:
+        """The same machine, for one scan."""
+        self.silent = ""
+        return _Remembering(host, self, seconds)
+
+    def heard(self, answer: Json) -> Json:
+        self._answer, self._heard, self._failing = answer, time.monotonic(), None
+        return answer
+
+    def missed(self, missing: Unavailable, host: Host, seconds: float) -> Json:
+        """Its last answers; Unavailable as it came where there are none, or not any more."""
+        now = time.monotonic()
+        if missing.reason in _POSITIVE:
+            self._answer, self._failing = None, None
+            raise missing
+        self.silent = str(missing)
+        if self._failing is None:
+            self._failing = now
+        if now >= self._failing + seconds or not self._on_bus(host):
+            self._answer = None
+        if self._answer is None:
+            raise missing
+        return self._answer
+
+    def _on_bus(self, host: Host) -> bool:
+        """Every GPU that it tells of."""
+        gpus = self._answer.get("gpus") if isinstance(self._answer, dict) else None
+        told = [bus_id(one.get("bdf")) for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
+        here = {*host.names("sys/bus/pci/devices")}
+        return all(str(address) in here for address in told if address is not None)
+
+
+class _Remembering:
+    def __init__(self, host: Host, lasting: Lasting, seconds: float) -> None:
+        self._host, self._lasting, self._seconds = host, lasting, seconds
+        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+
+    def document(self, name: str) -> Json:
+        if name != _DRIVER:
+            return self._host.document(name)
+        try:
+            answer = self._host.document(name)
+        except Unavailable as missing:
+            return self._lasting.missed(missing, self._host, self._seconds)
+        return self._lasting.heard(answer)
