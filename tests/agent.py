@@ -33,7 +33,7 @@ def wait_for(so: Callable[[], object], seconds: float = ENOUGH, *, what: Callabl
 def _is(so: Callable[[], object]) -> bool:
     try:
         return bool(so())
-    except ConnectionResetError:
+    except (ConnectionError, http.client.IncompleteRead):
         return False
 
 

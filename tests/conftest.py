@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import machines
+
+# No test is about time. On CI what hypothesis chooses there counts besides.
+settings.register_profile("untimed", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("untimed")
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes its own folder there
 _ROOM = 2 << 30  # bytes; the machines that one run has unpacked at a time are a fourth of it

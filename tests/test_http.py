@@ -69,8 +69,8 @@ def start() -> Iterator[Start]:
     yield started
     for server in servers:
         server.stop()
+    wait_for(lambda: threading.active_count() == threads)  # one that has done its work still ends
     assert descriptors() == before
-    assert threading.active_count() == threads
 
 
 def connect(server: Server, which: int = 0) -> socket.socket:
@@ -451,7 +451,7 @@ def test_stop_while_clients_hang(start: Start) -> None:
     assert ask(server, "/short")[0] == 200
     started = time.monotonic()
     server.stop()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10  # a client hangs for 60
     server.stop()
     go.set()
     for client in clients:
@@ -642,8 +642,9 @@ def test_certificates_that_are_written_one_by_one(start: Start, papers: Path, ro
     heard: list[str | None] = []
     server = start(tls=rotated, told=heard.append)
     shutil.copy(papers / "client.crt", rotated.certificate)
+    os.utime(rotated.certificate, (1, 1))  # a clock may be coarser than a test
     assert presented(server, papers) == presented(server, papers) == "server"
-    os.utime(rotated.certificate, (0, 0))  # a clock may be coarser than a test
+    os.utime(rotated.certificate, (0, 0))
     Path(rotated.key).unlink()
     assert presented(server, papers) == presented(server, papers) == "server"
     shutil.copy(papers / "client.key", rotated.key)

@@ -263,22 +263,23 @@ def test_a_crash_costs_one_note(plug: Plug) -> None:
 def test_a_hang_costs_the_deadline(plug: Plug) -> None:
     plug("hang")
     began = time.monotonic()
-    found = refusal(1.0)
-    assert 1 <= time.monotonic() - began < 3
+    found = refusal(3.0)
+    assert 3 <= time.monotonic() - began < 10
     assert (found.reason, "GPU 3 of 8" in str(found)) == ("timeout", True), str(found)
     assert child._LEFT == []
 
 
 def test_slow_is_told_from_hung(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
     """Persistence mode off: what was too slow says so; what was slow and came recommends a remedy, and no fact."""
+    plug("slow-start")
+    assert "persistence mode" in str(refusal(3.0))
     expected = plug("slow-start", **{"sleep,nvmlInitWithFlags": "0.8"})
-    assert "persistence mode" in str(refusal(0.5))
-    monkeypatch.setattr(child, "SLOW_START", 0.7)
+    monkeypatch.setattr(child, "SLOW_START", 0.3)
     heard = Heard()
     found = child.ask_in_child("nvml", _LIMIT, heard)
     assert comparable(found) == comparable(expected)
     (remark,) = heard.remarks
-    assert re.search(r"took 1 s .*nvidia-persistenced", remark)
+    assert re.search(r"took [0-9]+ s .*nvidia-persistenced", remark)
     assert "asking the NVIDIA driver … initialising" in heard.stages
     assert heard.ended == 1
     monkeypatch.setattr(child, "SLOW_START", 5.0)
@@ -538,7 +539,7 @@ def test_a_terminal_sees_what_is_waited_for(plug: Plug) -> None:
     for quiet in ((), ("-q",)):
         screen, side = pty.openpty()
         with subprocess.Popen(
-            [*PROGRAM, "list", "gpus", "--timeout", "2", *quiet], env=environment(**passed_on()),
+            [*PROGRAM, "list", "gpus", "--timeout", "4", *quiet], env=environment(**passed_on()),
             stdout=subprocess.PIPE, stderr=side,
         ) as process:  # fmt: skip
             process.communicate(timeout=30)

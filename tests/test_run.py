@@ -161,6 +161,7 @@ def test_settings_are_read_anew(start: Start, tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text('rescan = "1h"\n')
     agent = start("--config", str(settings))
+    agent.wait_for_line("topology: ")  # pages are there before it is said
     settings.write_text('rescam = "1s"\n')
     mark = len(agent.log)
     agent.send(signal.SIGHUP)
@@ -172,7 +173,7 @@ def test_settings_are_read_anew(start: Start, tmp_path: Path) -> None:
     settings.write_text('rescan = "1s"\nlog-format = "json"\n')
     agent.send(signal.SIGHUP)
     agent.wait_for_line("read anew", mark + 1)
-    assert json.loads(agent.log[-1])["event"] == "settings"
+    assert json.loads(agent.lines("read anew", mark + 1)[0])["event"] == "settings"
     reached(agent, 3)
 
 
@@ -335,11 +336,12 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     file = tmp_path / "state/topology.json"
     agent.wait_for(file.exists)
 
+    early = agent.scans("given_up")  # the first one may have been too slow here
     unplug(box)
     hold.touch()
     os.kill(agent.scanner(), signal.SIGSTOP)
     agent.send(signal.SIGHUP)
-    agent.wait_for(lambda: agent.scans("given_up") >= 1)
+    agent.wait_for(lambda: agent.scans("given_up") > early)
     assert agent.metrics()["topo_agent_stale"] == 1
     assert devices(agent.topology()) == {NIC, OTHER, THIRD}
     assert "stale for" in agent.get("/").body
@@ -358,7 +360,7 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     assert devices(json.loads(file.read_text())) == {OTHER, THIRD}
     assert agent.metrics()["topo_agent_stale"] == 0
     assert len(children(agent.pid)) == 1  # those that were given up have been waited for
-    assert len(agent.lines("given up")) <= 2  # one line, and one that nothing is known any more
+    assert len(agent.lines("given up")) <= 2 + bool(early)  # one line, and one that nothing is known any more
 
 
 def test_a_document_of_an_earlier_run(box: Path, tmp_path: Path) -> None:
@@ -392,13 +394,14 @@ def test_a_second_one_takes_nothing_from_the_first(start: Start, box: Path, tmp_
 def test_an_event_while_the_scanner_is_stuck(start: Start) -> None:
     """The new scanner, whose pipes have the numbers of the old one's, is heard."""
     agent = start("--timeout", "1", around=f"{SOON}\nloop._LATE = 4.0")
+    early, mark = agent.scans("given_up"), len(agent.log)
     os.kill(agent.scanner(), signal.SIGSTOP)
     agent.send(signal.SIGHUP)
     agent.wait_for(lambda: len(agent.lines("read anew")) == 1)
     time.sleep(0.3)  # a burst has settled: the scan has begun
     agent.send(signal.SIGHUP)
-    agent.wait_for_line("scan: scans succeed again")
-    assert agent.scans("given_up") == 1
+    agent.wait_for_line("scan: scans succeed again", mark)
+    assert agent.scans("given_up") == early + 1
     assert len(agent.lines("read anew")) == 2
 
 
@@ -417,7 +420,7 @@ def test_a_file_that_is_a_pipe(start: Start, box: Path) -> None:
     place = (box / DEVICES / NIC).resolve() / "numa_node"
     place.unlink()
     os.mkfifo(place)
-    agent = start("--timeout", "1")
+    agent = start()
     assert agent.scans("given_up") == agent.scans("error") == 0
     assert devices(agent.topology()) == {NIC, OTHER, THIRD}
 
@@ -447,9 +450,10 @@ def blocked(file: Path) -> Iterator[None]:
 def test_a_file_that_blocks(start: Start, box: Path) -> None:
     """It costs scans, each given up after its time, and neither the pages nor the loop. The facts stay, stale."""
     agent = start("--timeout", "1")
+    early = agent.scans("given_up")
     with blocked((box / DEVICES / NIC).resolve() / "numa_node"):
         agent.send(signal.SIGHUP)
-        agent.wait_for(lambda: agent.scans("given_up") >= 1)
+        agent.wait_for(lambda: agent.scans("given_up") > early)
         assert agent.get("/healthz").status == 200
         assert agent.metrics()["topo_agent_stale"] == 1
         assert devices(agent.topology()) == {NIC, OTHER, THIRD}

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -545,13 +544,12 @@ def test_where_takes_no_recording(tmp_path: Path) -> None:
 @contextmanager
 def started(*around: str, files: tuple[int, ...] = (), env: Mapping[str, str] | None = None) -> Iterator[int]:
     """A process that waits, with this environment and nothing else in it, and with these files open."""
-    command = [*around, sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env or {}, pass_fds=files) as child:
-        until = time.monotonic() + 20
+    command = [*around, sys.executable, "-S", "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env or {}, pass_fds=files) as child:
         try:
-            while not Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(f"{sys.executable}\0".encode()):
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            assert child.stdout
+            assert child.stdout.readline() == b"\n"  # it has been started, and opens nothing any more
             yield child.pid
         finally:
             child.kill()

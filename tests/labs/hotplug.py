@@ -135,10 +135,15 @@ def run(folder: Path) -> tuple[dict[str, Any], str]:
         try:
             plug(Monitor(str(monitor)), console)
             qemu.wait(SECONDS)
+        except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+            said = console.read_text(encoding="utf-8", errors="replace") if console.exists() else ""
+            raise RuntimeError(f"{error!r}; its console said last:\n{said[-3000:]}") from None
         finally:
             if qemu.poll() is None:
                 os.killpg(qemu.pid, signal.SIGKILL)
     (folder / "initramfs").unlink()
+    if qemu.returncode or not output.exists() or not output.stat().st_size:
+        raise RuntimeError(f"QEMU ended with {qemu.returncode}, and brought nothing out")
     said = console.read_text(encoding="utf-8", errors="replace")
     _unpack(output, folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8")), said

@@ -57,6 +57,15 @@ def addresses() -> tuple[set[str], set[str]]:
 
 
 def own() -> dict[str, float]:
+    """What the agent costs: the least of some looks, for a connection that just ends counts as well, or a scan."""
+    looks = []
+    for _ in range(6):
+        time.sleep(0.7)
+        looks.append(look())
+    return {name: min(one[name] for one in looks) for name in looks[0]}
+
+
+def look() -> dict[str, float]:
     """What the agent says that it costs."""
     told = {}
     for line in got("/metrics").splitlines():

@@ -24,7 +24,7 @@ from tests.labs.guest import REPOSITORY, _files, _release, guest
 from tests.labs.qemu import X86, _unpack
 from tests.test_docs import blocks
 
-SECONDS = 600
+SECONDS = 1200
 # deb-systemd-invoke, which asks policy-rc.d, is written in Perl; apt and wget are what the README names; dash,
 # coreutils and findutils are what a maintainer script meets on a server.
 PACKAGES = (

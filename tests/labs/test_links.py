@@ -23,6 +23,8 @@ def ip(*words: str) -> None:
 @pytest.fixture
 def pair() -> Iterator[None]:
     """Two interfaces that are each other's other end."""
+    for name in (ONE, RENAMED):  # of a run that was killed
+        subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
     try:
         ip("link", "add", ONE, "type", "veth", "peer", "name", OTHER)
     except (OSError, subprocess.CalledProcessError) as error:

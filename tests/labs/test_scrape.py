@@ -63,7 +63,7 @@ def nics(lab: Lab) -> dict[str, str]:
 def test_every_target_is_up(lab: Lab) -> None:
     up = lab.prometheus.waited_for("up == 1", lambda found: len(found) == 3)
     assert {labels["instance"] for labels, _ in up} == {"127.0.0.1"}
-    ((_, ready),) = lab.prometheus.waited_for('topo_agent_scans_total{result="ok"}')
+    ((_, ready),) = lab.prometheus.waited_for('topo_agent_scans_total{result="ok"} >= 1')
     assert ready >= 1
 
 

@@ -155,10 +155,13 @@ def test_metrics_for_clients_with_a_certificate(node: NodeOf, machine: Path, tmp
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         subprocess.run(["sh", "-ec", script], cwd=certificates, env=environment, check=True, capture_output=True)
         found.apply("one")
+        found.roll("status", "--timeout=90s")  # the pod of before has the same image, and may still be there
         pod = found.ready()
         outside = next(iter(addresses() - {"127.0.0.1"}))
-        with_one = scrape(outside, certificates, certificates / "prometheus")
-        assert "topo_gpu_info" in with_one
+        ours = certificates / "prometheus"
+        # Ready says only that the port is open.
+        found.wait(lambda: "topo_gpu_info" in scrape(outside, certificates, ours), "metrics of the machine")
+        with_one = scrape(outside, certificates, ours)
         for certificate in (None, stranger(tmp_path)):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 scrape(outside, certificates, certificate)
@@ -223,6 +226,7 @@ def test_this_machine(node: NodeOf, tmp_path: Path) -> None:
         expected = dict(line.split("=", 1) for line in run("dump", "-f", "labels", "--node", "d1").stdout.splitlines())
         found.wait(lambda: found.labels() == expected, f"labels {expected}")
         time.sleep(7.0)  # its readings are confirmed, and nothing is due
+        subprocess.run(["ip", "link", "del", "topolab1"], check=False, capture_output=True)  # of a run that was killed
         ip("link", "add", "topolab0", "type", "veth", "peer", "name", "topolab1")
         try:
             quiet(scans)

@@ -17,7 +17,7 @@ from tests.labs.node import kubelet
 from tests.labs.node.node import NodeOf
 from topo_agent import __version__
 
-SOON = 30.0  # seconds until a node is ready
+SOON = 90.0  # seconds until a node is ready
 SAME = ("packages", "numa", "roots", "devices", "paths")
 AGENT = "localhost/topo-agent:test"
 
