@@ -15,6 +15,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,7 @@ class Rule:
     watch: bool | None  # None: either
     times: int | None  # None: always
     hits: int = 0
+    at: float = 0.0  # of the last hit, by the monotonic clock
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def takes(self, method: str, target: str, *, goes_on: bool = False) -> bool:
@@ -104,6 +106,7 @@ class Rule:
         with self.lock:
             if self.times is not None and self.hits >= self.times:
                 return False
+            self.at = time.monotonic()
             self.hits += 1
             return True
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from tests.labs.controlplane.programs import programs, tool
-from tests.labs.exporters import free_port
+from tests.labs.exporters import free_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,12 +119,11 @@ class Cluster:
         guard = _Guard(self.folder)
         stack.callback(guard.close)
         paths = programs(self.folder / "bin")
-        self._port = free_port()
+        self._port, client, peer = free_ports(3)
         self.server = f"https://127.0.0.1:{self._port}"
         self.ca = self.folder / "certs/apiserver.crt"
         self._write_settings()
         self.kubeconfig = self.kubeconfig_for(self._tokens[_ADMIN], _ADMIN)
-        client, peer = free_port(), free_port()
         self._etcd = _Program(guard, self.folder, paths["etcd"], _etcd(self.folder, client, peer))
         self._apiserver = _Program(guard, self.folder, paths["kube-apiserver"], self._apiserver_flags(client))
         self._scheduler = _Program(guard, self.folder, paths["kube-scheduler"], self._scheduler_flags())
@@ -383,7 +382,8 @@ class Cluster:
         return (self.folder / "audit.log").stat().st_size
 
     def requests(self, *, user: str | None = None, agent: str | None = None, since: int = 0) -> list[Request]:
-        """From the audit log, in the order of their end: of that user, of clients whose name starts so.
+        """From the audit log: of that user, of clients whose name starts so. In the order of their end, a watch in that
+        of its beginning: what has a place keeps it.
 
         It is written just after the answer, so a client may have that a moment earlier.
         """
@@ -397,7 +397,6 @@ class Cluster:
                 said.get("userAgent", ""),
             )
             if user in {None, one.user} and one.agent.startswith(agent or ""):
-                found.pop(said["auditID"], None)
                 found[said["auditID"]] = one
         return list(found.values())
 

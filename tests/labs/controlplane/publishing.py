@@ -114,6 +114,11 @@ class Publishing:
     def verbs(self) -> Counter[str]:
         return Counter(one.verb for one in self.requests())
 
+    def wrote(self, agent: Agent, count: int) -> bool:
+        """So many, and no more: a change is seen a moment before it is in the audit log."""
+        agent.wait_for(lambda: self.writes() >= count)
+        return self.writes() == count
+
     def writes(self) -> int:
         """Those that were carried out."""
         return sum(one.verb not in {"get", "list", "watch"} and 200 <= one.code < 300 for one in self.requests())

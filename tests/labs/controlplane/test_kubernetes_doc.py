@@ -188,6 +188,12 @@ def test_what_is_amiss(others: Cluster, unknown: str, tmp_path: Path) -> None:
     assert said("no matches for kind", unknown)
     others.kubectl("delete", "clusterrolebinding", "topo-agent")
     token = others.token("topo-agent", "topo-agent", node="n1")
-    with pytest.raises(Refused) as error:
-        others.api("PATCH", "/api/v1/nodes/n1", {}, kind=MERGE, token=token)
-    assert said('cannot patch resource "nodes"', str(error.value))
+
+    def refusal() -> str:
+        try:
+            others.api("PATCH", "/api/v1/nodes/n1", {}, kind=MERGE, token=token)
+        except Refused as error:
+            return str(error)
+        return ""
+
+    others.wait(lambda: said('cannot patch resource "nodes"', refusal()), "refusal")

@@ -336,7 +336,7 @@ class Lived:
         overlay = folder / "overlay.yaml"
         overlay.write_text('roots: {"pci0000:15": 1}\n', encoding="utf-8")  # the firmware says 0: an error is told
         cluster.wait(lambda: NODE in on(cluster), "pod")
-        pod = next(one for one in pods(cluster) if one["spec"]["nodeName"] == NODE)
+        pod = next(one for one in pods(cluster) if one["spec"].get("nodeName") == NODE)
         token = cluster.token("topo-agent", "topo-agent", pod=pod["metadata"]["name"])
         self.environment = variables(cluster, pod) | {
             "TOPO_AGENT_MAPPING": str(self.mapping), "TOPO_AGENT_OVERLAY": str(overlay), "TOPO_AGENT_STATE_DIR": "",
