@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +99,100 @@ def test_text_without_bytes_leaves_everything_as_it_was(before: str | None, tmp_
     with pytest.raises(ValueError, match="surrogates"):
         files.replace(str(tmp_path / "file"), "x" * 100_000 + "\ud800")
     assert [path.read_text() for path in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+KILLED = """\
+import os, signal, sys
+from topo_agent.publishers import files
+os.getpid = lambda: 1
+os.fsync = lambda _: os.kill(0, signal.SIGKILL)
+files.replace(sys.argv[1], "half of")
+"""
+
+
+def test_a_process_that_was_killed_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pod, where each is number 1: the next one writes, and nothing is left of those before."""
+    (tmp_path / "file").write_text("old")
+    for _ in range(3):
+        words = [sys.executable, "-c", KILLED, str(tmp_path / "file")]
+        done = subprocess.run(words, check=False, start_new_session=True)
+        assert done.returncode == -signal.SIGKILL
+        assert (tmp_path / "file").read_text() == "old"
+        assert len([*tmp_path.iterdir()]) == 2
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    files.replace(str(tmp_path / "file"), "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "new"}
+
+
+def left(target: Path, number: int = 0) -> Path:
+    """What a process of our number leaves of a file."""
+    beside, handle = files._beside(str(target))
+    os.close(handle)
+    return Path(beside).with_name(f"{Path(beside).name[:-16]}{number:016x}")
+
+
+def test_what_is_left_and_no_file(tmp_path: Path) -> None:
+    """A link is removed and not followed, a folder stays where it is, and neither keeps a file from being written."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (tmp_path / "victim").write_text("untouched")
+    folder, link, broken = (left(place / "file", number) for number in range(3))
+    folder.mkdir()
+    link.symlink_to(tmp_path / "victim")
+    broken.symlink_to("nowhere")
+    files.replace(str(place / "file"), "new")
+    assert {path.name for path in place.iterdir()} == {"file", folder.name}
+    assert (place / "file").read_text() == "new"
+    assert (tmp_path / "victim").read_text() == "untouched"
+
+
+def test_what_others_have_is_kept(tmp_path: Path) -> None:
+    """Of a process with another number, of another file, and what only looks like it."""
+    ours = left(tmp_path / "file").name
+    other = ours.replace(f".{os.getpid()}.", f".{os.getpid() + 1}.")
+    kept = [ours.replace(".file.", ".file2."), other, f"{ours}.bak", f".file.{os.getpid()}"]
+    for name in kept:
+        (tmp_path / name).write_text("theirs")
+    files.replace(str(tmp_path / "file"), "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *kept}
+
+
+def test_somebody_took_it_for_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of the same number in another pod, while ours writes: no half of a file ever takes its place."""
+    (tmp_path / "file").write_text("old")
+    really = os.fsync
+
+    def fsync(handle: int) -> None:
+        really(handle)
+        monkeypatch.setattr(os, "fsync", really)
+        files.replace(str(tmp_path / "file"), "theirs")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(FileNotFoundError):
+        files.replace(str(tmp_path / "file"), "ours")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "theirs"}
+
+
+def test_a_folder_that_may_not_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listdir", fails(PermissionError(errno.EACCES, "Permission denied")))
+    files.replace(str(tmp_path / "file"), "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127])  # NAME_MAX: include/uapi/linux/limits.h
+def test_the_longest_name(name: str, tmp_path: Path) -> None:
+    files.replace(str(tmp_path / name), "new")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_group_that_is_not_ours_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """chown(2), EPERM: what nobody without a capability may do."""
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr(os, "fchown", fails(PermissionError(errno.EPERM, "Operation not permitted")))
+    with pytest.raises(OSError, match=r"group 7: Operation not permitted: '.*/file'") as said:
+        files.replace(str(tmp_path / "file"), "new", group=7)
+    assert said.value.errno == errno.EPERM
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
