@@ -49,6 +49,29 @@ def test_for_programs(file: Path) -> None:
     assert found["log-format"] == ("text", "default")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("dranet-socket", "/tmp/x/"),  # noqa: S108 - only a name
+        ("dranet-socket", "/" + "x" * 107),
+        ("state-group", "99999999999"),
+        ("listen", "a" * 64 + ":1"),
+        ("listen", "a..b:1"),
+    ],
+)
+def test_the_daemon_does_not_start_with_what_it_could_never_use(name: str, text: str) -> None:
+    """Contract, section 1: status 2 is usage."""
+    done = run("run", f"--{name}", text)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--{name}: expected " in done.stderr
+    assert "internal error" not in done.stderr
+
+
+def test_a_driver_has_a_day_at_most() -> None:
+    """As with the setting `timeout`, whose variable it shares."""
+    assert run("list", "gpus", "--timeout", "86401").returncode == 2
+
+
 def test_a_switch_is_turned_off(file: Path) -> None:
     file.write_text("metrics-pairs = true\n")
     variables = {"TOPO_AGENT_METRICS_PAIRS": "yes"}

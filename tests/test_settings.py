@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
 from topo_agent import settings
+from topo_agent.publishers import addresses
 from topo_agent.settings import SETTINGS, BadSettings, Loaded, Settings
 
 NAMES = [one.name for one in SETTINGS]
@@ -123,6 +126,8 @@ def test_an_empty_variable(file: Path) -> None:
         ('listen = "127.0.0.1:1, [::1]:1,unix:/run/x"', ("127.0.0.1:1", "[::1]:1", "unix:/run/x")),
         ('listen = "localhost:80"', ("localhost:80",)),
         ('listen = "[fe80::1%eth0]:80"', ("[fe80::1%eth0]:80",)),
+        ('listen = "[fe80::1%eth0.100]:80,[::ffff:192.0.2.1]:80"', ("[fe80::1%eth0.100]:80", "[::ffff:192.0.2.1]:80")),
+        ('listen = "node-1.example.com.:80"', ("node-1.example.com.:80",)),
     ],
 )
 def test_listen(text: str, wanted: tuple[str, ...], file: Path) -> None:
@@ -140,34 +145,63 @@ def test_durations(said: str, seconds: int, shown: str) -> None:
     assert rescan.kind.text(seconds) == shown
 
 
+@pytest.mark.parametrize("text", ["a" * 63 + ":1", ".".join(["a" * 63] * 9) + ":1", "_:1", "1.2.3.4.5:1", "a.:1"])
+def test_names_that_are_taken_can_be_looked_up(text: str) -> None:
+    """Found or not: an OSError has an errno and a text, where another error would end the program without either."""
+    (one,) = settings.load({"listen": text}, {}, None).settings.listen
+    found = addresses.parse(one)
+    with contextlib.suppress(OSError):
+        socket.getaddrinfo(found.host, found.port, flags=socket.AI_NUMERICHOST)  # asks nobody
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("state-group", "0"),
+        ("state-group", "4294967294"),  # chown(2): -1 leaves a group as it is, and gid_t has 32 bits
+        ("state-dir", "/x/"),
+        ("state-dir", "/" + "x" * 4094),  # PATH_MAX, with the NUL
+        ("dranet-socket", "/" + "x" * 106),  # unix(7): sun_path has 108 bytes, with the NUL
+    ],
+)
+def test_as_much_as_the_kernel_takes(name: str, text: str) -> None:
+    assert getattr(settings.load({name: text}, {}, None).settings, name.replace("-", "_")) == text
+
+
+def test_a_group_by_its_number(file: Path) -> None:
+    assert from_text("state-group = 1000", file).settings.state_group == "1000"
+
+
 BAD = {
     "listen": [
         "x", ":1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80", "[::1]",
         "unix:", "unix:x", "unix:/", "unix:/x/", "unix:/" + "x" * 107, "unix:/x\n", "a b:1", "127.0.0.1:1,",
         "127.0.0.1:1,127.0.0.1:1", "http://127.0.0.1:1", "127.0.0.1:١",
+        "a" * 64 + ":1", "a..b:1", ".a:1", ".:1", "[::::]:1", "[" + "1:" * 40 + "]:1", "[1.2.3.4]:1",
+        "[fe80::1%]:1", "[fe80::1%a..b]:1", "[fe80::1%" + "x" * 16 + "]:1", "unix:/" + "é" * 54,
         ",".join(f"127.0.0.1:{n}" for n in range(1, 18)),
     ],
     "rescan": ["", "0", "0s", "-1", "1.5m", "5 m", "5M", "8d", "1h30m", "9" * 5000, "٣s", "m"],
     "stale-after": ["8d", "never"],
     "timeout": ["0", "86401", "1m", "1_0", " 1"],
-    "state-dir": ["x", "./x", "/x\0", "/x\ny", "/" + "x" * 4096, "/\udcff"],
+    "state-dir": ["x", "./x", "/x\0", "/x\ny", "/" + "x" * 4096, "/" + "é" * 2048, "/\udcff"],
     "state-mode": ["", "0o644", "644x", "888", "0666", "0044", "01644", "4755", "-644"],
-    "state-group": ["a b", "a:b", "-x", "x" * 33, "a\n"],
+    "state-group": ["a b", "a:b", "-x", "x" * 33, "a\n", "4294967295", "99999999999", "9" * 32, "-1"],
     "textfile": ["x.prom", "/x", "/x.prom/", "/x.prom\n"],
     "history": ["-1", "10001", "all"],
-    "overlay": ["x\n", "\x1b"],
+    "overlay": ["x\n", "\x1b", "x/", "/"],
     "metrics-pairs": ["2", "maybe", "nope"],
     "log-format": ["", "TEXT", "yaml", "text|json"],
-    "tls-certificate": ["x.crt"],
-    "tls-key": ["x.key"],
-    "tls-client-ca": ["x.crt"],
+    "tls-certificate": ["x.crt", "/x/"],
+    "tls-key": ["x.key", "/x/"],
+    "tls-client-ca": ["x.crt", "/"],
     "labels": ["", "yes", "Node"],
     "nfd-namespace": ["", "a.b", "A", "a" * 64],
-    "nfd-file": ["features.d/x", "/a\nb"],
+    "nfd-file": ["features.d/x", "/a\nb", "/features.d/"],
     "node": ["Node-1", "a..b", "-a", "a" * 254, "a/b"],
-    "kubeconfig": ["a\0b", "a" * 4096],
+    "kubeconfig": ["a\0b", "a" * 4096, "a/"],
     "context": ["a\nb", "a" * 254],
-    "mapping": ["a\nb"],
+    "mapping": ["a\nb", "a/"],
     "label-keys": ["rack", "a.b/c", "a.b/c=rocks", "c=rack", "A.b/c=rack", "a.b/c=rack,a.b/c=leaf", "a.b/-=rack",
                    ",".join(f"a.b/c{number}=rack" for number in range(17))],
     "gpu-clique": ["perhaps"],
@@ -176,7 +210,7 @@ BAD = {
     "slice-vfs": ["perhaps"],
     "events": ["perhaps"],
     "node-condition": ["perhaps"],
-    "dranet-socket": ["dranet"],
+    "dranet-socket": ["dranet", "/x/", "/", "/x\0", "/" + "x" * 107, "/" + "é" * 54],
     "domain": ["", "Example.com", "a..b", "-a.b", "a_b", "a" * 64, "a.b.", "a/b"],
 }  # fmt: skip
 BAD_CASES = [(name, text) for name, texts in BAD.items() for text in texts]
@@ -206,6 +240,7 @@ def test_bad_values(name: str, text: str) -> None:
     [
         "rescan = true", "rescan = 1.5", "rescan = 0", "rescan = []", "rescan = -5", "rescan = 1979-05-27",
         "timeout = 1e3", "history = {}", 'metrics-pairs = "yes"', "metrics-pairs = 1",
+        "state-group = -1", "state-group = 4294967295", "state-group = true",
         "state-mode = 644", "state-mode = 0o644", "domain = 5", "listen = 5", "listen = [5]", 'listen = ["a:1,b:2"]',
         'listen = [""]', "listen = [[]]", "log-format = {a = 1}", "timeout = 0x" + "f" * 9000,
     ],

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 SOURCE = "A directory, a recording or a tar archive instead of this machine."
 
 timeout_option = option(
-    "--timeout", type=click.IntRange(1), metavar="S", default=60, show_default=True, help="Seconds a driver may take."
-)
+    "--timeout", type=click.IntRange(1, 86400), metavar="S", default=60, show_default=True,
+    help="Seconds a driver may take.",
+)  # fmt: skip
 
 
 class Look(NamedTuple):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+LONGEST_PATH = 107
+"""Bytes of a Unix socket: sun_path holds 108, one of them NUL (include/uapi/linux/un.h)."""
+
 _UNIX = "unix:"
-_LONGEST_PATH = 107  # sun_path holds 108 bytes, one of them NUL: include/uapi/linux/un.h
 _TCP = re.compile(
-    r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[0-9A-Za-z._-]+)):(?P<port>[0-9]{1,5})", re.ASCII
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)(?P<zone>%(?=[^\]]{1,15}\])\w[\w-]*(?:\.[\w-]+)*)?\]"  # IFNAMSIZ: 16 with its NUL
+    r"|(?P<name>(?:[\w-]{1,63}\.)*[\w-]{1,63}\.?)):(?P<port>[0-9]{1,5})",  # RFC 1035, 2.3.4: 63 signs between dots
+    re.ASCII,
 )
 
 
@@ -30,14 +34,25 @@ def parse(text: str) -> Address:
     if text.startswith(_UNIX):
         return Address("", 0, _path(text[len(_UNIX) :]))
     found = _TCP.fullmatch(text)
-    if not found or int(found["port"]) > 65535:
+    if not found or int(found["port"]) > 65535 or not _is_host(found["six"]):
         raise ValueError("expected HOST:PORT, [IPV6]:PORT or unix:/PATH")
-    return Address(found["six"] or found["name"], int(found["port"]))
+    host = found["name"] or found["six"] + (found["zone"] or "")
+    return Address(host, int(found["port"]))
+
+
+def _is_host(six: str | None) -> bool:
+    """Is it an address of IPv6, where it should be one?"""
+    import socket
+
+    try:
+        return six is None or bool(socket.inet_pton(socket.AF_INET6, six))
+    except OSError:
+        return False
 
 
 def _path(path: str) -> str:
     if not path.startswith("/") or path.endswith("/") or not path.isprintable():
         raise ValueError("expected an absolute path behind unix:")
-    if len(path.encode()) > _LONGEST_PATH:
-        raise ValueError(f"expected a path of at most {_LONGEST_PATH} bytes behind unix:")
+    if len(path.encode()) > LONGEST_PATH:
+        raise ValueError(f"expected a path of at most {LONGEST_PATH} bytes behind unix:")
     return path

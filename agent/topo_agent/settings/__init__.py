@@ -66,13 +66,13 @@ class Settings:
     )
     timeout: int = _setting(values.whole("S", 1, 86400), "60", "Seconds a driver may take.", "20")
     state_dir: str = _setting(
-        values.path(), "/run/topo-agent", "Where topology.json and the history are kept; empty for nowhere.",
+        values.FOLDER, "/run/topo-agent", "Where topology.json and the history are kept; empty for nowhere.",
         "/var/lib/topo-agent",
     )  # fmt: skip
     state_mode: int = _setting(values.MODE, "0644", "The mode of the files there, octal.", "0640")
     state_group: str = _setting(values.GROUP, "", "The group of the files there; empty for the program's own.", "slurm")
     textfile: str = _setting(
-        values.path("an absolute path that ends in .prom", ".prom"),  # node_exporter reads no other
+        values.path("the absolute path of a file that ends in .prom", ".prom"),  # node_exporter reads no other
         "", "A file for the textfile collector of node_exporter; empty for none.",
         "/var/lib/prometheus/node-exporter/topo-agent.prom",
     )  # fmt: skip
@@ -142,7 +142,7 @@ class Settings:
         values.SWITCH, "false", "Keep a condition TopologyDegraded of the Node: is any finding an error?", "true"
     )
     dranet_socket: str = _setting(
-        values.path(), "", "A Unix socket where dranet's webhook is answered; empty for none.", "/run/topo-agent/dranet"
+        values.SOCKET, "", "A Unix socket where dranet's webhook is answered; empty for none.", "/run/topo-agent/dranet"
     )
     domain: str = _setting(
         values.DOMAIN, "topo-agent.io", "The domain of labels and of the driver.", "topology.example.com"

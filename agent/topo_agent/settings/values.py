@@ -15,6 +15,8 @@ Plain = str | int | bool | list[str]
 _LISTENERS = 16  # as many as anybody needs, and few enough to open at once
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _YES, _NO = ("true", "1", "yes", "y", "on", "t"), ("false", "0", "no", "n", "off", "f")  # as click reads a variable
+_GROUPS = (1 << 32) - 1  # as a number of a group that one is -1, "as it is": chown(2)
+_PATH_BYTES = 4095  # PATH_MAX is 4096 with the NUL: include/uapi/linux/limits.h
 _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 
 
@@ -136,30 +138,58 @@ MODE = Kind(
     _mode, lambda mode: f"{mode:04o}",
 )  # fmt: skip
 
+
+def _group(text: str) -> str:
+    name = _matching(r"|[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")(text)
+    if name.isdigit() and int(name) >= _GROUPS:
+        raise ValueError
+    return name
+
+
 GROUP = Kind(
-    "GROUP", 'a group by name or number, or "" for that of the program',
-    _matching(r"|[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}"), str, empty=True,
+    "GROUP", f'a group by name, by number below {_GROUPS}, or "" for that of the program',
+    _group, str, (str, int), empty=True,
 )  # fmt: skip
 
 
-def _file(text: str) -> str:
-    if not (text.isprintable() and len(text) < 4096):
+def _place(text: str) -> str:
+    if not (text.isprintable() and len(text.encode()) <= _PATH_BYTES):
         raise ValueError
     return text
 
 
+def _file(text: str) -> str:
+    if text.endswith("/"):
+        raise ValueError
+    return _place(text)
+
+
+def _absolute(text: str) -> str:
+    """One that does not depend on where the program was started, or none."""
+    if text and not text.startswith("/"):
+        raise ValueError
+    return _place(text)
+
+
 FILE = Kind("FILE", 'the path of a file, or ""', _file, str, empty=True)
+FOLDER = Kind("PATH", 'an absolute path, or ""', _absolute, str, empty=True)
 
 
-def path(what: str = "an absolute path", ending: str = "") -> Kind:
-    """A path that does not depend on where the program was started, or nothing."""
+def path(what: str = "the absolute path of a file", ending: str = "") -> Kind:
+    """A file, and that too wherever the program was started, or none."""
 
     def read(text: str) -> str:
-        if text and not (text.startswith("/") and text.endswith(ending)):
+        if text and not text.endswith(ending):
             raise ValueError
-        return _file(text)
+        return _absolute(_file(text))
 
     return Kind("PATH", f'{what}, or ""', read, str, empty=True)
+
+
+SOCKET = Kind(
+    "PATH", f'an absolute path of at most {addresses.LONGEST_PATH} bytes, or ""',
+    lambda text: addresses.parse(f"unix:{text}").path if text else "", str, empty=True,
+)  # fmt: skip
 
 
 # 63: a DRA driver's name is one, too, and may be no longer (resource.k8s.io/v1, DeviceRequestAllocationResult).
