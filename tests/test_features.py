@@ -84,6 +84,17 @@ def test_it_is_left_as_it_is_by_the_next_run(start: Start, features: Path) -> No
     assert features.read_text(encoding="utf-8") == text
 
 
+def test_a_mapping_by_a_relative_path(
+    start: Start, box: Path, mapping: Path, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where it was started; the scanner is elsewhere."""
+    monkeypatch.chdir(mapping.parent)
+    start("--mapping", mapping.name)
+    wait_for(features.exists)
+    assert "topo-agent.io/rack=" in features.read_text(encoding="utf-8")
+    assert features.read_text(encoding="utf-8") == said(box, mapping)
+
+
 def test_it_follows_the_mapping(start: Start, box: Path, mapping: Path, features: Path) -> None:
     agent = start()
     agent.wait_for(features.exists)

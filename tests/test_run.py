@@ -177,6 +177,27 @@ def test_settings_are_read_anew(start: Start, tmp_path: Path) -> None:
     reached(agent, 3)
 
 
+def test_a_group_that_cannot_be(start: Start, tmp_path: Path) -> None:
+    """Issue 8, point 1: bad new settings, and the old ones stay. No gid_t is as large as that."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text("")
+    agent = start("--config", str(settings))
+    settings.write_text('state-group = "99999999999"\n')
+    agent.send(signal.SIGHUP)
+    agent.wait_for_line("not read anew, the old ones stay")
+    settings.write_text("")
+    agent.rescan()
+    assert agent.stop()[0] == 0
+
+
+def test_paths_are_those_of_where_it_was_started(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scanner is elsewhere."""
+    (tmp_path / "overlay.yaml").write_text('roots: {"pci0000:16": 1}\n')
+    monkeypatch.chdir(tmp_path)
+    agent = start("--overlay", "overlay.yaml")
+    assert not agent.lines("scan: ")
+
+
 def test_another_state_directory(box: Path, tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text(f"state-dir = '{tmp_path}/one'\n")

@@ -7,6 +7,7 @@ the threads of the server. Times are of the monotonic clock.
 from __future__ import annotations
 
 import math
+import os
 import selectors
 import signal
 import socket
@@ -151,11 +152,11 @@ class Loop:
     def _scan(self, now: float) -> None:
         question: dict[str, Json] = {
             "source": self._source,
-            "overlay": self._settings.overlay or None,
+            "overlay": _absolute(self._settings.overlay),
             "timeout": self._settings.timeout,
             "pairs": self._settings.metrics_pairs,
             "again": [*self._repeated.again(now)],
-            "mapping": self._settings.mapping or None,
+            "mapping": _absolute(self._settings.mapping),
             "stale_after": self._settings.stale_after,
             **self._known.question,
         }
@@ -203,6 +204,11 @@ class Loop:
 
     def _every(self) -> float:
         return min(self._settings.rescan, _POLL) if self._polling else self._settings.rescan
+
+
+def _absolute(path: str) -> str | None:
+    """The scanner works in `/`."""
+    return os.path.abspath(path) if path else None
 
 
 _FIXED = (
