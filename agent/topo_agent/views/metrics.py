@@ -183,8 +183,8 @@ FAMILIES: tuple[Family, ...] = (
         "topo_devices",
         "gauge",
         "devices",
-        "Physical devices on the bus by state: lost to its driver, hidden from this container, NUMA node unknown "
-        "although there are several, or ok.",
+        "Physical functions on the bus by kind and state: lost to its driver, hidden from this container, NUMA node "
+        "unknown although there are several, or ok.",
         ("kind", "state"),
         series.devices,
     ),
