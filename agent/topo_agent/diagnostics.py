@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 
@@ -63,6 +64,14 @@ class Notes:
 
     def __iter__(self) -> Iterator[Diagnostic]:
         return iter(sorted(self._found))
+
+    @property
+    def count(self) -> int:
+        return len(self._found)
+
+    def after(self, count: int) -> Iterator[Diagnostic]:
+        """Those that came since there were so many, in their order."""
+        return islice(self._found, count, None)
 
 
 def errno_name(error: OSError) -> str:

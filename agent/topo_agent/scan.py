@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from topo_agent.diagnostics import Level, Notes
-from topo_agent.facts import Acs, GpuDirect, GpuLink, Inventory, Machine, PciDevice
-from topo_agent.host import Host
+from topo_agent.diagnostics import Diagnostic, Level, Notes, Unknown
+from topo_agent.facts import Acs, Cpu, GpuDirect, GpuLink, Inventory, Machine, PciDevice
+from topo_agent.host import Host, Json, Unavailable
 from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma, standard
 
 T = TypeVar("T")
@@ -17,28 +19,92 @@ _NOBODY = Machine(
     hypervisor=None, cpu_model=None,
 )  # fmt: skip
 
+_NOT_HERE = (Unknown.NOT_SUPPORTED.value, Unknown.NOT_RECORDED.value)
+"""Reasons of a document that nobody could give here: no driver is loaded, no answer was recorded."""
 
-def scan(host: Host, *, caches: bool = False, readiness: bool = False, acs: bool = False) -> Inventory:
+
+class Account:
+    """How long each source took, which of them were heard, and what they noted: no fact of the machine.
+
+    A driver that a source calls (`nvml`, `netlink`) has an account of its own, apart from that source.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.up: dict[str, bool] = {}  # what is not in it has nothing here to ask
+        self.notes: Counter[tuple[str, Level]] = Counter()
+        self._asked = ""
+        self._since = 0.0
+
+    def begin(self, source: str) -> None:
+        self._asked, self._since = source, time.perf_counter()
+
+    def end(self, found: object, noted: Iterable[Diagnostic]) -> None:
+        """A source that found nothing is down if it noted that something was lost, and else there is nothing."""
+        self._took(self._asked)
+        levels = Counter(one.level for one in noted)
+        self.notes.update({(self._asked, level): count for level, count in levels.items()})
+        if any(found) if isinstance(found, tuple) else found is not None:
+            self.up[self._asked] = True
+        elif levels[Level.LOST] or levels[Level.DEGRADED]:
+            self.up[self._asked] = False
+
+    def document(self, host: Host, name: str) -> Json:
+        """What the host answers."""
+        self._took(self._asked)
+        try:
+            answer = host.document(name)
+        except Unavailable as missing:
+            if missing.reason not in _NOT_HERE:
+                self.up[name] = False
+            raise
+        else:
+            self.up[name] = True
+            return answer
+        finally:
+            self._took(name)
+
+    def _took(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+
+class _Accounted:
+    """The same machine; what its documents take is noted."""
+
+    def __init__(self, host: Host, account: Account) -> None:
+        self._host, self._account = host, account
+        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+
+    def document(self, name: str) -> Json:
+        return self._account.document(self._host, name)
+
+
+def scan(
+    host: Host, *, caches: bool = False, readiness: bool = False, acs: bool = False, account: Account | None = None
+) -> Inventory:
     """Everything that today's sources know to ask. Never raises for what a machine says or fails to say.
 
     `caches` reads the caches of every CPU too, which costs more than all the rest together; `readiness` what only
-    checks need of the kernel; `acs` configuration space, which is for root and slow.
+    checks need of the kernel; `acs` configuration space, which is for root and slow. `account` is written to.
     """
     notes = Notes()
+    account = account or Account()
+    host = _Accounted(host, account)
 
     def source(name: str, read: Callable[[], T]) -> T | None:
+        before, found = notes.count, None
+        account.begin(name)
         try:
-            return read()
+            found = read()
         except Exception as error:  # a source that fails whole costs itself
             notes.add(Level.LOST, name, "source_failed", f"{type(error).__name__}: {error}")
-            return None
+        account.end(found, notes.after(before))
+        return found
 
     asker = source("process", lambda: process.read(host, notes)) or process.Process()
-    cpus = source("cpu", lambda: cpu.read(host, notes))
-    if cpus is None and host.source.kind == "live":
-        notes.add(
-            Level.LOST, "sys/devices/system/cpu", "sysfs_hidden", "this machine shows no CPUs: is /sys mounted here?"
-        )
+    cpus = source("cpu", lambda: _cpus(host, notes))
     online = None if cpus is None else frozenset(one.id for one in cpus if one.online)
     memory = source("numa", lambda: numa.read(host, notes, online))
     bus = source("pci", lambda: pci.read(host, notes))
@@ -85,6 +151,15 @@ def scan(host: Host, *, caches: bool = False, readiness: bool = False, acs: bool
         acs=(source("acs", lambda: _acs(host, notes)) or ()) if acs else None,
         diagnostics=tuple(notes),
     )
+
+
+def _cpus(host: Host, notes: Notes) -> tuple[Cpu, ...] | None:
+    found = cpu.read(host, notes)
+    if found is None and host.source.kind == "live":
+        notes.add(
+            Level.LOST, "sys/devices/system/cpu", "sysfs_hidden", "this machine shows no CPUs: is /sys mounted here?"
+        )
+    return found
 
 
 def _gpudirect(host: Host, notes: Notes, functions: Iterable[PciDevice]) -> GpuDirect:

@@ -47,6 +47,7 @@ class LiveHost:
         self._real_root = os.path.realpath(root).rstrip("/")
         self._entered: str | None = None
         self._directory = -1
+        self.files_read = 0
         self._source = _here() if self._live else Source(kind="directory", complete=False)
         if not self._live and not os.path.isdir(os.path.join(root, "sys")):
             self.close()
@@ -89,6 +90,7 @@ class LiveHost:
         except OSError:
             os.close(file)
             raise
+        self.files_read += 1
         return file
 
     def names(self, path: str) -> list[str]:
