@@ -8,7 +8,7 @@ import pytest
 
 from tests.paper import NVIDIA, answers, between, grown, machine, nvlink, nvml, place, topology
 from tests.schemas import FOLDER, strict
-from tests.test_metrics import values
+from tests.test_metrics import series, values
 from topo_agent.diagnostics import Unknown
 from topo_agent.graph.nodes import GpuPart
 from topo_agent.graph.topology import Topology
@@ -293,6 +293,40 @@ def test_what_gpus_do_not_agree_on() -> None:
     assert "chassis" not in tree(gpus({"platform": RACK}, {"platform": RACK | {"chassis_serial": "1825024170030"}}))
     assert apart in tree(gpus({"platform": RACK}, {"platform": RACK | {"tray": 9}})).splitlines()
     assert unset in tree(gpus({"platform": RACK | {"slot": 255, "tray": 255}})).splitlines()
+
+
+NOWHERE = {"chassis_serial": "", "slot": "", "tray": ""}
+PLACE = {"chassis_serial": "1825024170029", "slot": "5", "tray": "4"}
+
+
+@pytest.mark.parametrize(
+    ("some", "expected"),
+    [
+        ([{"fabric": fabric(), "platform": RACK}] * 2, {"cluster_uuid": CLUSTER, "clique": "4026"} | PLACE),
+        ([{"fabric": fabric()}] * 2, {"cluster_uuid": CLUSTER, "clique": "4026"} | NOWHERE),
+        ([{"fabric": fabric(state=2), "platform": RACK}] * 2, {"cluster_uuid": "", "clique": ""} | PLACE),
+        (
+            [{"fabric": fabric(), "platform": RACK}, {"fabric": fabric(), "platform": RACK | {"tray": 9}}],
+            {"cluster_uuid": CLUSTER, "clique": "4026"} | PLACE | {"tray": ""},
+        ),
+        (
+            [{"fabric": fabric(), "platform": RACK | {"slot": 255, "tray": 255}}],
+            {"cluster_uuid": CLUSTER, "clique": "4026"} | PLACE | {"slot": "", "tray": ""},
+        ),
+        (
+            [{"fabric": fabric(), "platform": RACK | {"chassis_serial": "N/A"}}],
+            {"cluster_uuid": CLUSTER, "clique": "4026"} | NOWHERE,
+        ),
+    ],
+)
+def test_the_metric_of_the_node(some: list[dict[str, Json]], expected: dict[str, str]) -> None:
+    """metrics.md, section 4: cluster, clique, chassis, slot and tray; what nobody has set is empty."""
+    (one,) = series(gpus(*some), "topo_node_fabric_info")
+    assert one.labels == expected | {"source": "nvml"}
+
+
+def test_no_metric_of_a_node_that_is_in_no_rack() -> None:
+    assert series(gpus({"platform": RACK | {"chassis_serial": ""}}), "topo_node_fabric_info") == []
 
 
 def test_where_a_gpu_is_is_structure() -> None:

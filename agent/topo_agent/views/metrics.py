@@ -108,8 +108,8 @@ FAMILIES: tuple[Family, ...] = (
         "topo_node_fabric",
         "info",
         "",
-        "The NVLink fabric that the GPUs of this machine belong to.",
-        ("cluster_uuid", "clique", "source"),
+        "The NVLink fabric that the GPUs of this machine belong to, and where in its chassis all of them say they are.",
+        ("cluster_uuid", "clique", "chassis_serial", "slot", "tray", "source"),
         series_fabric.fabrics,
     ),
     Family(

@@ -7,7 +7,8 @@ from typing import get_args
 
 from topo_agent.facts import FabricState, FabricStep
 from topo_agent.graph.nodes import Device
-from topo_agent.views.series import Sample, Scene, who
+from topo_agent.views.series import Labels, Sample, Scene, who
+from topo_agent.views.summary import in_rack
 
 _CONFIGURATION = "incorrect_configuration"
 _ISSUES = ("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout_recovery")
@@ -15,9 +16,13 @@ _ISSUES = ("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_ti
 
 
 def fabrics(scene: Scene) -> Iterator[Sample]:
-    for fabric in sorted({gpu.gpu.fabric for gpu in scene.machine.gpus if gpu.gpu and gpu.gpu.fabric}):
+    """One that is not up yet has a place already, where the chassis is known."""
+    place: Labels = dict.fromkeys(("chassis_serial", "slot", "tray"))
+    known = in_rack(scene.topology)
+    found = sorted({gpu.gpu.fabric for gpu in scene.machine.gpus if gpu.gpu and gpu.gpu.fabric})
+    for fabric in found or ([""] if known else []):
         cluster, _, clique = fabric.rpartition(".")
-        yield {"cluster_uuid": cluster, "clique": clique, "source": "nvml"}, 1
+        yield {"cluster_uuid": cluster, "clique": clique, **place, **known, "source": "nvml"}, 1
 
 
 def states(scene: Scene) -> Iterator[Sample]:

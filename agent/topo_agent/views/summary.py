@@ -16,6 +16,7 @@ from topo_agent.views.units import plural
 WORDS: dict[DeviceKind, str] = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch"}
 _PLURALS: dict[DeviceKind, str] = {"nvme": "NVMe", "nvswitch": "NVSwitches"}
 DIAGNOSTICS_AT_MOST = 6
+_IN_RACK = {"chassis_serial": "chassis", "slot": "slot", "tray": "tray"}
 
 
 def headline(topology: Topology, width: int) -> Iterator[str]:
@@ -25,7 +26,8 @@ def headline(topology: Topology, width: int) -> Iterator[str]:
         name += f" (virtual machine{', ' + machine.hypervisor if machine.hypervisor else ''})"
     yield fit(clean(name), width)
     yield from wrap(list(counts(topology)), " · ", width)
-    rack = [clean(words) for words in (*_fabric(topology), *_chassis(topology))]
+    place = ", ".join(f"{_IN_RACK[part]} {where}" for part, where in in_rack(topology).items())
+    rack = [clean(words) for words in (*_fabric(topology), place) if words]
     if rack:
         yield from wrap(rack, " · ", width)
 
@@ -72,18 +74,12 @@ def _fabric(topology: Topology) -> Iterator[str]:
         yield f"NVLink fabric {words}: {' '.join(called.get(ref, ref.key) for ref in refs)}"
 
 
-def _chassis(topology: Topology) -> Iterator[str]:
-    """Where the GPUs are in their rack, as far as all of them say the same."""
+def in_rack(topology: Topology) -> dict[str, str | int]:
+    """Where the GPUs are in their rack, as far as all of them say the same: chassis_serial, slot, tray."""
     told = [gpu.gpu.platform for gpu in topology.of_kind("gpu") if gpu.gpu is not None and gpu.gpu.platform is not None]
-    if len({one.chassis_serial for one in told}) != 1 or told[0].chassis_serial is None:
-        return  # a slot of nobody knows what
-    words = (
-        ("chassis", {one.chassis_serial for one in told}),
-        ("slot", {one.slot for one in told}),
-        ("tray", {one.tray for one in told}),
-    )
-    same = [f"{word} {next(iter(values))}" for word, values in words if len(values) == 1 and None not in values]
-    yield ", ".join(same)
+    said = {part: {getattr(one, part) for one in told} for part in _IN_RACK}
+    same = {part: next(iter(values)) for part, values in said.items() if len(values) == 1 and None not in values}
+    return same if "chassis_serial" in same else {}  # a slot of nobody knows what
 
 
 def foot(diagnostics: Iterable[Diagnostic], most: int, width: int) -> Iterator[str]:
