@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ from tests.paper import Files, now, put, topology, two_sockets
 from tests.promtool import evaluated, needs_promtool, promtool
 from tests.test_checks import direct
 from tests.test_metrics import plain
+from topo_agent.daemon.counts import Cost, Counts, published, sliced
+from topo_agent.daemon.own import OWN, Metric
 from topo_agent.graph.checks import CHECKS
+from topo_agent.host import Json
 from topo_agent.publishers.metrics import exposition
 from topo_agent.views.metrics import FAMILIES, Family
 
@@ -46,12 +49,33 @@ node_pcidevice_current_link_width
 HEAD = """\
 # Metrics
 
-What `topo-agent dump -f metrics` prints, for Prometheus. A fact that is unknown has no series, or an empty label where
+What `topo-agent dump -f metrics` prints, for Prometheus; `/metrics` of `topo-agent run` has the same and
+[more of the agent itself](#the-agent-itself). A fact that is unknown has no series, or an empty label where
 the rest is known; no number stands for it. Virtual functions are left out. A type `info` has the value 1 and is a gauge
 in the text format 0.0.4; OpenMetrics 1.0.0 has it as it is. What says "pairs" is there with `--metrics-pairs` only.
 
 | metric | type | unit | labels | |
 |---|---|---|---|---|
+"""
+
+OWN_HEAD = """\
+
+## The agent itself
+
+What `/metrics` of `topo-agent run` has besides. A counter begins at 0 with the agent. `topo_label_info` is there where
+labels are published, `topo_slice_…` where a ResourceSlice is.
+
+| metric | type | unit | labels | |
+|---|---|---|---|---|
+"""
+
+OWN_TAIL = """\
+
+A source is what the agent asks for one class of facts: `cpu`, `numa`, `pci`, `net`, `rdma`, `nvme`, `gpu`, `kfd`,
+`machine`, `process`, `standard`, `irq`, `gpudirect`; `nvml` is NVIDIA's driver and `netlink` the network stack, which
+`gpu` and `net` call. Where no NVIDIA driver is loaded, or no library of it is there, `nvml` has no series: that is no
+fault. The phases of `topo_agent_scan_duration_seconds` add up to the whole scan. Notes of the source `graph` are about
+facts that disagree.
 """
 
 TAIL = """\
@@ -73,6 +97,10 @@ ports may be made of software. `path` and the levels are the words of `nvidia-sm
 | `board` | equal on all functions of one card: the address of its first |
 | `function` (of a NIC) | `pf`, `data_direct`; empty in a virtual machine, which may hold a virtual one |
 | `rdma_device`, `netdev` | names, which may change from boot to boot: to join by, not to alert on |
+| `chassis_serial`, `slot`, `tray` | as the driver tells them and all GPUs say the same; empty where nobody set them |
+"""
+
+JOINS_HEAD = """\
 
 ## Joins
 
@@ -90,21 +118,22 @@ FOOT = """
 """
 
 
-def sample_name(family: Family) -> str:
+def sample_name(family: Family | Metric) -> str:
     return family.name + {"info": "_info", "counter": "_total"}.get(family.kind, "")
 
 
-def _rows() -> Iterator[str]:
-    for family in FAMILIES:
+def _rows(families: Iterable[Family | Metric]) -> Iterator[str]:
+    for family in families:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        kind = family.kind + (", pairs" if family.pairs else "")
+        kind = family.kind + (", pairs" if isinstance(family, Family) and family.pairs else "")
         unit = family.unit.replace("_per_", "/").replace("seconds", "s").replace("second", "s")
         yield f"| `{sample_name(family)}` | {kind} | {unit} | {labels} | {family.help} |\n"
 
 
 def test_the_document_lists_every_metric(golden: Callable[[Path, str], None]) -> None:
     joins = [f"\n{title}:\n\n```\n{expression}\n```\n" for title, expression in JOINS.items()]
-    golden(DOCUMENT, HEAD + "".join(_rows()) + TAIL + "".join(joins) + FOOT)
+    own = [OWN_HEAD, *_rows(OWN), OWN_TAIL]
+    golden(DOCUMENT, "".join([HEAD, *_rows(FAMILIES), TAIL, *own, JOINS_HEAD, *joins, FOOT]))
 
 
 # Two servers: a DGX A100, and a small one with a link that lost lanes
@@ -113,7 +142,8 @@ def test_the_document_lists_every_metric(golden: Callable[[Path, str], None]) ->
 def _of(instance: str, text: str) -> list[str]:
     """The series as Prometheus stores them: the scrape configuration adds who it is."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return [line.replace("{", f'{{instance="{instance}",job="topo",', 1) for line in lines]
+    labelled = [line if "{" in line else line.replace(" ", "{} ", 1) for line in lines]
+    return [line.replace("{", f'{{instance="{instance}",job="topo",', 1) for line in labelled]
 
 
 def _degraded() -> Files:
@@ -123,8 +153,17 @@ def _degraded() -> Files:
 @pytest.fixture(scope="module")
 def servers() -> list[str]:
     found = (fixtures.topology("dgx-a100"), topology(_degraded()))
-    big, small = (exposition(plain(one, every=True))[0].decode() for one in found)
+    big, small = (exposition([*plain(one, every=True), *_own()])[0].decode() for one in found)
     return [*_of("a", big), *_of("b", small)]
+
+
+def _own() -> list[Json]:
+    """What the agent says of itself after a scan, with a label that is published."""
+    counts = Counts()
+    counts.scanned(Cost(0.02, 1500, {"pci": 0.01}, {"pci": True}, [("pci", "degraded", 1)]), 1.79e9)
+    counts.last_change = 1.79e9
+    label = ("topo-agent.io/rack", "r1", "published", "mapping")
+    return [*counts.families(), *published("node_labels", {"ok": 1}, [label]), *sliced({}, {"values": 0}, None)]
 
 
 def _uuid(series: list[str], address: str) -> str:
@@ -228,15 +267,16 @@ def test_the_dashboard_is_for_everybody() -> None:
 @needs_promtool
 def test_every_panel_shows_something(servers: list[str], tmp_path: Path) -> None:
     shown = {f"count({one.replace('$instance', '.*')}) > bool 0": [("{}", 1.0)] for one in _expressions().values()}
-    assert len(shown) == 6
+    assert len(shown) == 9
     evaluated(tmp_path, servers, shown)
 
 
 def test_they_name_what_there_is() -> None:
     """Metrics, labels and values of alerts and dashboard are those of some machine of fixtures/, and real codes."""
     printed = "".join(one.read_text(encoding="utf-8") for one in sorted(fixtures.FOLDER.glob("*/expected/metrics.txt")))
-    names = set(re.findall(r"(?m)^(topo_\w+)\{", printed))
-    labels = {label for family in FAMILIES for label in family.labels}
+    names = set(re.findall(r"(?m)^(topo_\w+)\{", printed)) | {sample_name(one) for one in OWN}
+    families: list[Family | Metric] = [*FAMILIES, *OWN]
+    labels = {label for family in families for label in family.labels}
     used = ALERTS.read_text(encoding="utf-8") + "\n".join(_expressions().values())
     assert set(re.findall(r"\btopo_\w+", used)) <= names
     assert set(re.findall(r"(\w+)=~?\"", used)) <= labels | {"instance"}
@@ -247,9 +287,10 @@ def test_they_name_what_there_is() -> None:
 
 def test_families_are_named_by_the_rules() -> None:
     """Prometheus naming: one prefix, and no two alike."""
-    names = [sample_name(family) for family in FAMILIES]
+    families: list[Family | Metric] = [*FAMILIES, *OWN]
+    names = [sample_name(family) for family in families]
     assert len(set(names)) == len(names)
-    for family in FAMILIES:
+    for family in families:
         assert family.name.startswith("topo_")
         assert not re.search(r"_(info|total|created|bucket|count|sum)$", family.name)
         assert family.help.endswith(".")

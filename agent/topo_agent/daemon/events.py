@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from topo_agent.daemon import log as logs
-from topo_agent.daemon.counts import Family, tried
+from topo_agent.daemon.counts import tried
 from topo_agent.daemon.keeper import Keeper
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.own import Family
 from topo_agent.host import Json
 from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube.answers import Object, Trouble

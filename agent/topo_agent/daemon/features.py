@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 
 from topo_agent.daemon import log as logs
-from topo_agent.daemon.counts import Family, published
+from topo_agent.daemon.counts import published
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.own import Family
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
 from topo_agent.host import files as texts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from topo_agent.daemon import log as logs
-from topo_agent.daemon.counts import Counts
+from topo_agent.daemon.counts import Cost, Counts
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.offer import DeviceData, Offer, Seen
@@ -111,7 +111,7 @@ class Known:
         before = self._offer.seen
         if seen.whole:
             self._good = now
-            self._counts.cost = seen.cost
+            self._counts.scanned(Cost(**seen.cost), time.time())
             self._publish(seen, now)
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._heard(seen, now)
@@ -135,8 +135,6 @@ class Known:
         self._counts.stale = bool(seen.stale)
         if seen.stale:
             self._offer.stale_since, self._offer.why = now - seen.stale, f"the NVIDIA driver is silent: {seen.silent}"
-        elif seen.whole:
-            self._counts.last_success = time.time()
         if not seen.whole:
             return
         if not seen.silent:
@@ -173,7 +171,7 @@ class Known:
         self._offer.why = why
         if self._failing is None:
             self._failing, self._offer.stale_since = now, self._good
-        self._counts.scans[how] += 1
+        self._counts.failed(how)
         self._log.once("scan", why)
 
     def stale_at(self) -> float:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from topo_agent.daemon import log as logs
-from topo_agent.daemon.counts import Family, published
+from topo_agent.daemon.counts import published
 from topo_agent.daemon.keeper import LASTING, Disputes, Keeper
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.own import Family
 from topo_agent.daemon.settled import Settled, remembered, wanted
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topo_agent.graph.fabric import Standing
 from topo_agent.host import Json
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     low: list[str]  # links below their maximum in this reading
     labels: dict[str, tuple[Standing, str | None, str, str]]  # readings by name, as JSON has them
     devices: list[DeviceData]
-    cost: dict[str, float]
+    cost: dict[str, Any]  # counts.Cost
     silent: str = ""  # why a driver that is here did not answer
     stale: float = 0.0  # seconds since it gave its last answers, where these are among what is told here
 

@@ -13,27 +13,21 @@ import os
 import resource
 import sys
 import time
-from typing import Literal, NamedTuple
+from collections import Counter
+from typing import NamedTuple
 
+from topo_agent.daemon import forms
 from topo_agent.daemon.drivers import Lasting, NotYet
 from topo_agent.diagnostics import Diagnostic, Level
 from topo_agent.facts import Inventory
-from topo_agent.graph import checks, pairing
-from topo_agent.graph.applied import Resolved, Unresolved, resolve
-from topo_agent.graph.build import build
+from topo_agent.graph.applied import Unresolved
 from topo_agent.graph.fabric import Place
 from topo_agent.graph.overlay import EMPTY, Overlay
-from topo_agent.graph.topology import Topology
-from topo_agent.host import BadSource, Json
+from topo_agent.host import BadSource, Host, Json
+from topo_agent.host.live import LiveHost
 from topo_agent.host.opening import open_host
-from topo_agent.scan import scan
-from topo_agent.views import findings, matrix, metrics, summary, tree
-from topo_agent.views.document import as_json, document
+from topo_agent.scan import Account, scan
 
-Choices = tuple[pairing.Choice, ...]
-
-_WIDTH = 100  # columns
-_LINKS = ("link_width", "link_speed")
 _LAST = Diagnostic("nvml", "nvml_stale", Level.NOTE, "the NVIDIA driver is silent: these are its last answers")
 
 
@@ -59,10 +53,11 @@ class Question(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What was asked and found, every field, and what was answered."""
+    """What was asked and found, every field, what was answered, and how much the graph noted."""
 
     found: tuple[object, ...]
     answer: dict[str, Json]
+    noted: Counter[tuple[str, Level]]
 
 
 def main() -> None:
@@ -104,65 +99,47 @@ def _answer(question: Question, lasting: Lasting | None, *, kept: _Kept | None =
     """Every form in which the agent offers the machine; `whole` once the drivers have been asked, with `lasting`."""
     started, spent = time.perf_counter(), _processor_seconds()
     host = open_host(question.source, timeout=question.timeout)
-    inventory = scan(lasting.around(host, question.stale_after) if lasting else NotYet(host), readiness=True)
-    # Labels of a driver that is silent are held: its last answers, read again, are no second reading.
-    heard = inventory
-    if lasting and lasting.age:
-        heard = scan(NotYet(host), readiness=True)
-        inventory = dataclasses.replace(inventory, diagnostics=tuple(sorted([*inventory.diagnostics, _LAST])))
+    account = Account()
+    inventory, heard = _scanned(host, account, lasting, question.stale_after)
     overlay = _overlay(question.overlay)
     # Not `==` of inventories: that is blind to what moves by itself.
     facts = (getattr(inventory, field.name) for field in dataclasses.fields(inventory))
     place = _place(question) if question.labels else None
     found = (overlay, question.pairs, question.again, question.slices, lasting is None, place, *facts)
     if kept is not None and kept.found == found:
-        forms = kept.answer
+        said, noted = kept.answer, kept.noted
     else:
-        seen = _built(inventory, overlay)
-        forms = _forms(*seen, question) | {"whole": lasting is not None}
-        forms["labels"] = _labels(*(seen if heard is inventory else _built(heard, overlay)), place) if place else {}
+        seen = forms.built(inventory, overlay)
+        said = forms.forms(*seen, pairs=question.pairs, again=question.again, slices=question.slices)
+        said["whole"] = lasting is not None
+        # Labels of a silent driver are held: its last answers, read once more, are no second reading.
+        sure = seen if heard is inventory else forms.built(heard, overlay)
+        said["labels"] = forms.labels(*sure, place) if place else {}
+        noted = Counter(("graph", one.level) for one in {*seen[0].diagnostics}.difference(inventory.diagnostics))
     cost: dict[str, Json] = {
-        "seconds": time.perf_counter() - started,
         "cpu_seconds": _processor_seconds() - spent,
+        "files": host.files_read if isinstance(host, LiveHost) else None,
+        "seconds": _phases(account, time.perf_counter() - started),
+        "up": {**account.up},
+        "notes": [[source, level.value, count] for (source, level), count in (account.notes + noted).items()],
     }
     age, silent = (lasting.age, lasting.silent) if lasting else (0.0, "")
-    return _Kept(found, {**forms, "cost": cost, "stale": age, "silent": silent})
+    return _Kept(found, {**said, "cost": cost, "stale": age, "silent": silent}, noted)
 
 
-def _built(inventory: Inventory, overlay: Overlay) -> tuple[Topology, Choices]:
-    topology = build(inventory, overlay)
-    operator = resolve(overlay, topology) if overlay is not EMPTY else Resolved()
-    return topology, pairing.pairs(topology, operator)
+def _scanned(host: Host, account: Account, lasting: Lasting | None, seconds: float) -> tuple[Inventory, Inventory]:
+    """What is known, and what was heard just now: the same, unless a driver is silent and its last answers stand."""
+    inventory = scan(lasting.around(host, seconds) if lasting else NotYet(host), readiness=True, account=account)
+    if lasting is None or not lasting.age:
+        return inventory, inventory
+    account.up["nvml"] = False
+    known = dataclasses.replace(inventory, diagnostics=tuple(sorted([*inventory.diagnostics, _LAST])))
+    return known, scan(NotYet(host), readiness=True)
 
 
-def _forms(topology: Topology, choices: Choices, question: Question) -> dict[str, Json]:
-    found = checks.findings(topology, choices, frozenset(question.again))
-    said = document(topology)
-    return {
-        "digest": said["digest"],
-        "topology": as_json(said),
-        "findings": json.dumps(findings.as_data(found), indent=2, ensure_ascii=False) + "\n",
-        "families": metrics.families(topology, choices, found, pairs=question.pairs),
-        "problems": sum(one.severity != "info" for one in found),
-        "low": [f"{one.code}:{subject}" for one in found if one.code in _LINKS for subject in one.subjects],
-        "matrix": matrix.matrix(topology),
-        "tree": tree.tree(topology, width=_WIDTH),
-        "status": ", ".join(summary.counts(topology)),
-        "devices": _devices(topology, question) if question.slices else [],
-    }
-
-
-def _devices(topology: Topology, question: Question) -> list[Json]:
-    from topo_agent.views.slices import candidates
-
-    numa: Literal["scalar", "list"] = "list" if question.slices == "list" else "scalar"
-    return [[*one] for one in candidates(topology, numa=numa)]
-
-
-def _labels(topology: Topology, choices: Choices, place: Place) -> dict[str, Json]:
-    from topo_agent.graph.readings import readings
-
-    return {name: [*reading] for name, reading in readings(topology, choices, place).items()}
+def _phases(account: Account, seconds: float) -> dict[str, Json]:
+    """All of them together are the whole."""
+    return {**account.seconds, "views": seconds - sum(account.seconds.values())}
 
 
 def _place(question: Question) -> Place:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from topo_agent.daemon import log as logs
-from topo_agent.daemon.counts import Family, sliced
+from topo_agent.daemon.counts import sliced
 from topo_agent.daemon.keeper import Disputes, Keeper
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.offer import DeviceData
+from topo_agent.daemon.own import Family
 from topo_agent.daemon.remembered import Remembered
 from topo_agent.graph.covered import covered, unguarded
 from topo_agent.graph.fabric import Reading
