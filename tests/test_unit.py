@@ -40,6 +40,12 @@ def test_it_is_valid(tmp_path: Path) -> None:
     assert "WatchdogSecs" in verify(unit).stderr  # it does look
 
 
+def test_files_can_be_given_to_a_group() -> None:
+    """For `state-group`. @privileged has fchown, and a later line adds to an earlier one: systemd.exec(5)."""
+    filters = re.findall(r"(?m)^SystemCallFilter=(.+)", UNIT.read_text(encoding="utf-8"))
+    assert filters.index("fchown") > filters.index("~@privileged @resources")
+
+
 def test_it_is_hardened() -> None:
     """At most 2.0 of 10."""
     done = analyze("security", "--offline=true", "--threshold=20", "--no-pager", UNIT)

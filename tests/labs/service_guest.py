@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -20,6 +21,8 @@ STATE = Path("/run/topo-agent")
 DROP_IN = Path("/run/systemd/system/topo-agent.service.d/lab.conf")
 WATCHDOG = 10  # seconds
 NOBODY = 65534
+GROUP = "adm"  # as slurm elsewhere
+COLLECTOR = Path("/var/lib/collector")  # as that of node_exporter elsewhere
 LISTEN = "http://127.0.0.1:19738"
 
 
@@ -127,9 +130,40 @@ def reload(settings: str, expected: str) -> dict[str, Any]:
     return done | {"journal": journal()[seen:]}
 
 
+def grouped(results: dict[str, Any]) -> None:
+    """`state-group` and `textfile`, with the drop-in that docs/daemon.md asks for."""
+    before = SETTINGS.read_text(encoding="utf-8")
+    words = f'state-group = "{GROUP}"\nstate-mode = "0640"\ntextfile = "{COLLECTOR}/topo-agent.prom"\n'
+    SETTINGS.write_text(before + words, encoding="utf-8")
+    COLLECTOR.mkdir()
+    shutil.chown(COLLECTOR, group=GROUP)
+    COLLECTOR.chmod(0o775)
+    DROP_IN.parent.mkdir(parents=True)
+    lines = f"SupplementaryGroups={GROUP}\nReadWritePaths={COLLECTOR}\n"
+    DROP_IN.write_text(f"[Service]\n{lines}", encoding="utf-8")
+    typed("systemctl daemon-reload")
+    seen = len(journal())
+    typed(f"systemctl restart {UNIT}")
+    file = STATE / "topology.json"
+    until(file.exists, 60, "topology.json of a group")
+    found = file.stat()
+    results["grouped"] = {"group": file.group(), "mode": oct(found.st_mode), "user": found.st_uid}
+    results["grouped_user"] = status_of(show()["MainPID"])["Uid"].split()[0]
+    results["read_by_group"], results["read_by_others"] = (
+        subprocess.run(["cat", file], capture_output=True, check=False, user=NOBODY, extra_groups=groups).returncode
+        for groups in ([found.st_gid], [])
+    )
+    collected = COLLECTOR / "topo-agent.prom"
+    until(collected.exists, 60, "the file for a collector")
+    results["collected"] = collected.read_text(encoding="utf-8")
+    results["grouped_journal"] = journal()[seen:]
+    SETTINGS.write_text(before, encoding="utf-8")
+    DROP_IN.unlink()
+    typed("systemctl daemon-reload")
+
+
 def starved(results: dict[str, Any]) -> None:
     """A loop that stands still."""
-    DROP_IN.parent.mkdir(parents=True)
     DROP_IN.write_text(f"[Service]\nWatchdogSec={WATCHDOG}\n", encoding="utf-8")
     typed("systemctl daemon-reload")
     typed(f"systemctl restart {UNIT}")
@@ -180,7 +214,7 @@ def main() -> None:
     try:
         for command in commands:
             if "purge" in command:
-                for part in (started, reloaded, starved, upgraded, stopped):
+                for part in (started, reloaded, grouped, starved, upgraded, stopped):
                     say(part.__name__)
                     part(results)
             results["typed"].append(typed(command))

@@ -11,7 +11,7 @@ import pytest
 from tests.labs.apt import CannotStart
 from tests.labs.qemu import booted
 from tests.labs.service import NODES, Ended, commands, run
-from tests.labs.service_guest import WATCHDOG
+from tests.labs.service_guest import GROUP, WATCHDOG
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,19 @@ def test_it_reads_what_it_must(ended: Ended) -> None:
 def test_everybody_reads_the_document(ended: Ended) -> None:
     """Workloads and prologs do, whoever they are."""
     assert json.loads(ended.results["read_by_nobody"]) == ended.results["topology"]
+
+
+def test_the_document_is_of_a_group(ended: Ended) -> None:
+    """Issue 8, point 5: mode and group of topology.json are settable."""
+    results = ended.results
+    assert results["grouped"] == {"group": GROUP, "mode": "0o100640", "user": int(results["grouped_user"])}
+    assert (results["read_by_group"], results["read_by_others"]) == (0, 1)
+    assert not [line for line in results["grouped_journal"] if "cannot be written" in line]
+
+
+def test_a_file_elsewhere(ended: Ended) -> None:
+    """With ReadWritePaths=, and the group that may write there."""
+    assert "\ntopo_devices{" in ended.results["collected"]
 
 
 def test_it_hears_the_kernel(ended: Ended) -> None:
