@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests import fixtures
 from tests.agent import Agent
-from tests.bench_daemon import MACHINE, cpu_seconds, memory, mib, verdict
+from tests.cost import MACHINE, Figure, cpu_seconds, memory, mib
 from tests.labs.apt import CannotStart
 from tests.labs.controlplane.cluster import Cluster
 
@@ -49,9 +49,9 @@ def idle(folder: Path, cluster: Cluster, seconds: float) -> None:
         time.sleep(seconds)
         more, share = requests(cluster) - first, (cpu_seconds(agent) - spent) / seconds * 100
         used = memory(agent)
-        asked = f"{more} requests ({verdict('0', good=not more)})"
-        print(f"idle for {seconds:g} s with both publishers: {asked}, {share:.4f}% of a core")
-        print(f"{mib(used)} ({verdict(mib(MEMORY), good=used <= MEMORY)})")
+        print(Figure(f"idle for {seconds:g} s with both publishers: {more} requests", "0", not more))
+        print(f"{share:.4f}% of a core")
+        print(Figure(mib(used), mib(MEMORY), used <= MEMORY))
     finally:
         agent.stop()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent import Agent, wait_for
-from tests.bench_daemon import cpu_seconds, memory
+from tests.cost import cpu_seconds, memory
 from tests.labs.controlplane.breaking import Answer, Cut, Fault, HalfClosed, Hang, Proxy, Silence
 from tests.labs.controlplane.cluster import Cluster, Refused
 from tests.labs.controlplane.publishing import (
