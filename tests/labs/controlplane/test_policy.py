@@ -1,4 +1,6 @@
-"""The admission policy of daemonset/base: what RBAC grants and it refuses, with tokens as pods have them."""
+"""The admission policy of daemonset/base, and that of the component events: what RBAC grants and they refuse, with
+tokens as pods have them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,18 @@ import pytest
 from tests.labs.controlplane.cluster import Cluster, Refused
 
 BASE = Path(__file__).parents[3] / "daemonset" / "base"
+# Without the settings of its component, which open the condition of a Node.
+OF_EVENTS = BASE.parent / "components" / "events" / "policy.yaml"
 NODES, SLICES = "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices"
+EVENTS = "/api/v1/namespaces/default/events"
+NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 NODES_POLICY, LABELS_POLICY = "topo-agent-nodes", "topo-agent-labels"
 SLICES_POLICY, DEVICES_POLICY = "topo-agent-slices", "topo-agent-devices"
-POLICIES = (NODES_POLICY, LABELS_POLICY, SLICES_POLICY, DEVICES_POLICY)
+EVENTS_POLICY = "topo-agent-events"
+POLICIES = (NODES_POLICY, LABELS_POLICY, SLICES_POLICY, DEVICES_POLICY, EVENTS_POLICY)
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+TIME = "2026-05-04T03:02:01Z"
 TAINT = {"key": "topo-agent.io/informational", "value": "true", "effect": "NoSchedule"}
 
 # Everything that the policy is about, so that it is not RBAC that refuses.
@@ -38,6 +46,26 @@ def one_slice(name: str, **spec: Any) -> dict[str, Any]:
     } | spec  # fmt: skip
     kept = {key: value for key, value in whole.items() if value is not None}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": kept}
+
+
+def event(name: str = "p1.0123456789abcdef", *, of: str = "p1", **more: Any) -> dict[str, Any]:
+    """As the program makes them (daemon/events.py), with something else in it."""
+    about = {"apiVersion": "v1", "kind": "Node", "name": of}
+    return {
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": about, "reason": "GpuNotOnBus", "message": "a finding", "type": "Warning",
+        "source": {"component": "topo-agent", "host": of}, "firstTimestamp": TIME, "lastTimestamp": TIME, "count": 1,
+    } | more  # fmt: skip
+
+
+def new_event(name: str = "p1.0123456789abcdef", *, of: str = "p1", by: str = "topo-agent") -> dict[str, Any]:
+    """The same object by its other group."""
+    return {
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": of}, "reason": "GpuNotOnBus", "note": "a finding",
+        "type": "Warning", "eventTime": TIME.replace("Z", ".000000Z"), "action": "Check", "reportingController": by,
+        "reportingInstance": "p1",
+    }  # fmt: skip
 
 
 class Write(NamedTuple):
@@ -99,16 +127,43 @@ WRITES = [
     Write("a device with another effect", "POST", SLICES,
           one_slice("s7", devices=[{"name": "a", "taints": [TAINT | {"effect": "None"}]}]), DEVICES_POLICY,
           "is tainted", "application/json"),
+    Write("an Event about another node", "POST", EVENTS, event(of="p2"), EVENTS_POLICY, "own Node", "application/json"),
+    Write("an Event about a pod", "POST", EVENTS,
+          event(involvedObject={"apiVersion": "v1", "kind": "Pod", "name": "p1", "namespace": "default"}),
+          EVENTS_POLICY, "own Node", "application/json"),
+    Write("an Event about nothing", "POST", EVENTS, event(involvedObject={}), EVENTS_POLICY, "own Node",
+          "application/json"),
+    Write("an Event from another node", "POST", EVENTS, event(source={"component": "topo-agent", "host": "p2"}),
+          EVENTS_POLICY, "own Node", "application/json"),
+    Write("an Event of somebody else", "POST", EVENTS, event(source={"component": "kubelet", "host": "p1"}),
+          EVENTS_POLICY, "of topo-agent", "application/json"),
+    Write("an Event that somebody else reports", "POST", EVENTS, event(reportingComponent="kubelet"), EVENTS_POLICY,
+          "of topo-agent", "application/json"),
+    Write("an Event of nobody", "POST", EVENTS, event(source={}), EVENTS_POLICY, "of topo-agent", "application/json"),
+    Write("an Event in the way of another node's", "POST", EVENTS, event("p2.0123456789abcdef"), EVENTS_POLICY,
+          "name of an Event", "application/json"),
+    Write("an Event in the way of a longer name's", "POST", EVENTS, event("p1.other.0123456789abcdef"), EVENTS_POLICY,
+          "name of an Event", "application/json"),
+    Write("another node's by the other group", "POST", NEW_EVENTS, new_event(of="p2"), EVENTS_POLICY, "own Node",
+          "application/json"),
+    Write("somebody else's by the other group", "POST", NEW_EVENTS, new_event(by="kubelet"), EVENTS_POLICY,
+          "of topo-agent", "application/json"),
+    Write("an Event that stands", "PATCH", f"{EVENTS}/p1.stands", {"message": "all is well"}, EVENTS_POLICY, "is made"),
+    Write("one that stands by the other group", "PATCH", f"{NEW_EVENTS}/p1.stands", labels("a"), EVENTS_POLICY,
+          "is made"),
+    Write("the end of an Event", "DELETE", f"{EVENTS}/p1.stands", None, EVENTS_POLICY, "is made"),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def fenced(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster with daemonset/base, three nodes, and an account that RBAC allows everything."""
+    """A cluster with daemonset/base and the policy of Events, two nodes, and an account that RBAC allows everything."""
     cluster: Cluster = request.getfixturevalue("_cluster")
     for name in ("p1", "p2"):
         cluster.node(name, {"example.com/kept": "a"})
+    cluster.api("POST", EVENTS, event("p1.stands"))
     cluster.kubectl("apply", "-k", str(BASE))
+    cluster.kubectl("apply", "-f", str(OF_EVENTS))
     cluster.apply(EVERYTHING)
     token = cluster.token("topo-agent", "topo-agent", node="p1")
     for policy in POLICIES:
@@ -117,6 +172,7 @@ def fenced(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     yield cluster
     cluster.kubectl("delete", "-k", str(BASE), "--wait=false", "--ignore-not-found")
     cluster.kubectl("delete", "clusterrolebinding", "lab-everything")
+    cluster.api("DELETE", EVENTS)
     cluster.clear()
 
 
@@ -142,7 +198,12 @@ def test_each_is_refused_by_the_policy(fenced: Cluster) -> None:
 def test_a_token_that_is_bound_to_no_node(fenced: Cluster) -> None:
     token = fenced.token("topo-agent", "topo-agent")
     ours = Write("ours", "PATCH", f"{NODES}/p1", labels("topo-agent.io/rack"), NODES_POLICY, "not bound")
-    for write in (ours, Write("", "POST", SLICES, one_slice("s"), SLICES_POLICY, "not bound", "application/json")):
+    for write in (
+        ours,
+        Write("", "POST", SLICES, one_slice("s"), SLICES_POLICY, "not bound", "application/json"),
+        Write("", "POST", EVENTS, event(), EVENTS_POLICY, "not bound", "application/json"),
+        Write("", "POST", NEW_EVENTS, new_event(), EVENTS_POLICY, "not bound", "application/json"),
+    ):
         said = refusal(fenced, write, token)
         assert f"'{write.policy}'" in said
         assert write.message in said
@@ -155,11 +216,14 @@ def test_what_is_right_passes(fenced: Cluster) -> None:
     assert refusal(fenced, Write("", "PATCH", f"{NODES}/p1", said, "", ""), token) == ""
     fenced.api("POST", SLICES, one_slice("p1-topo-agent.io"), token=token)
     fenced.api("DELETE", f"{SLICES}/p1-topo-agent.io", token=token)
+    fenced.api("POST", EVENTS, event(), token=token)
+    fenced.api("DELETE", f"{EVENTS}/{event()['metadata']['name']}")
+    assert refusal(fenced, Write("", "POST", NEW_EVENTS, new_event("p1.0"), "", "", "application/json"), token) == ""
 
 
 def test_others_are_not_concerned(fenced: Cluster) -> None:
-    for write in WRITES[:2]:
-        assert refusal(fenced, write, "") == ""
+    for write in (*WRITES[:2], *(one for one in WRITES if one.policy == EVENTS_POLICY)):
+        assert refusal(fenced, write, "") == "", write.what
 
 
 KEYS = {"topology.kubernetes.io/rack": "r", "example.com/c": "c"}
