@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,6 +116,29 @@ def test_a_mapping_that_is_damaged_takes_nothing_back(start: Start, mapping: Pat
             agent.rescan()
         assert features.read_text(encoding="utf-8") == text
         assert agent.metrics()[stands]
+
+
+def test_a_scan_that_fails_takes_nothing_back(start: Start, features: Path, tmp_path: Path) -> None:
+    """labels.md, section 7: suspect on errors, and the label is kept."""
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("roots: {}\n", encoding="utf-8")
+    agent = start("--overlay", str(overlay))
+    agent.wait_for(features.exists)
+    text = features.read_text(encoding="utf-8")
+
+    def stands(state: str) -> bool:
+        return f'topo_label_info{{key="topo-agent.io/block",source="mapping",state="{state}",value="b1"}}' in (
+            agent.metrics()
+        )
+
+    agent.wait_for(lambda: stands("published"))
+    overlay.write_text("roots: [", encoding="utf-8")
+    agent.send(signal.SIGHUP)
+    agent.wait_for(lambda: stands("suspect"))
+    assert features.read_text(encoding="utf-8") == text
+    overlay.write_text("roots: {}\n", encoding="utf-8")
+    agent.rescan()
+    assert stands("published")
 
 
 def test_a_folder_that_is_not_there_is_told_once(start: Start, features: Path) -> None:

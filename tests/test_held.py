@@ -189,6 +189,24 @@ def test_a_doubt_is_told_after_the_hold() -> None:
     assert list(held.doubted(9999.0, 600)) == []
 
 
+def test_a_scan_that_fails_is_no_evidence() -> None:
+    """Not for what is published, and not between two readings in a row."""
+    held = Held()
+    for now, reading in ((0.0, X), (1.0, X), (2.0, NONE)):
+        held.read({"rack": reading}, now, TIME)
+    held.failed("no scan", 3.0)
+    assert not held.undecided
+    held.read({"rack": NONE}, 4.0, TIME)
+    assert held.published["rack"].raw == "x"
+    for now in range(5, 700):
+        held.failed("no scan", float(now))
+    assert held.published["rack"].raw == "x"
+    assert [state for _, _, state, _ in held.standing({"key": "rack"})] == ["suspect"]
+    assert list(held.doubted(606.0, 600)) == [("rack", "no scan")]
+    held.read({"rack": X}, 700.0, TIME)
+    assert [state for _, _, state, _ in held.standing({"key": "rack"})] == ["published"]
+
+
 def test_since_when_survives_a_restart() -> None:
     fact = Fact("x", "s", "2025-01-01T00:00:00Z")
     before, after = Held(), Held()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from topo_agent import __version__
@@ -104,11 +104,22 @@ def tried(sink: str, results: Mapping[str, int]) -> list[Family]:
     ]
 
 
-def published(sink: str, results: Mapping[str, int], labels: Iterable[tuple[str, str, str, str]]) -> list[Family]:
-    """What a publisher of labels did, and what it stands for: (key, value, state, source) of each."""
-    said = [
-        ({"key": key, "value": value, "state": state, "source": source}, 1.0) for key, value, state, source in labels
-    ]
+def published(
+    sink: str,
+    results: Mapping[str, int],
+    labels: Iterable[tuple[str, str, str, str]],
+    there: Mapping[str, str],
+    foreign: Container[str] = (),
+) -> list[Family]:
+    """What a publisher of labels did, and what it stands for: (key, value, state, source) of each.
+
+    `there` is what was found or written last where it publishes, `foreign` the keys that somebody else owns, with
+    another value.
+    """
+    said = []
+    for key, value, sure, source in labels:
+        state = "foreign" if key in foreign else sure if there.get(key) == value else "pending"
+        said.append(({"key": key, "value": value, "state": state, "source": source}, 1.0))
     return [*tried(sink, results), family("topo_label", said)]
 
 

@@ -26,7 +26,7 @@ class Features:
         self._held = Held()
         self._results = {"ok": 0, "error": 0}
         self._written = self._found()
-        said = dict(line.split("=", 1) for line in self._written.splitlines() if "=" in line)
+        said = self._there
         mine = {name: said[key] for key, name in keys.items() if said.get(key)}
         self._held.remember({name: Fact(value, "file", logs.now()) for name, value in mine.items()})
 
@@ -61,8 +61,15 @@ class Features:
             self._results["ok"] += 1
             self._log.well("labels", f"{self._path}: can be written again")
 
+    def failed(self, why: str, now: float) -> None:
+        self._held.failed(why, now)
+
     def families(self) -> list[Family]:
-        return published("nfd_file", self._results, self._held.standing(self._keys))
+        return published("nfd_file", self._results, self._held.standing(self._keys), self._there)
+
+    @property
+    def _there(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self._written.splitlines() if "=" in line)
 
     def _found(self) -> str:
         if not os.path.exists(self._path):

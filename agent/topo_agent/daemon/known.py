@@ -35,6 +35,10 @@ class Publisher(Protocol):
 
     def read(self, readings: Mapping[str, Reading], now: float) -> None: ...
 
+    def failed(self, why: str, now: float) -> None:
+        """There are no readings: what is published stays, and nobody is sure of it."""
+        ...
+
     def families(self) -> list[dict[str, Json]]:
         """Its own metrics; from another thread."""
         ...
@@ -171,6 +175,8 @@ class Known:
         self._offer.why = why
         if self._failing is None:
             self._failing, self._offer.stale_since = now, self._good
+        if self._labels is not None:
+            self._labels.failed(why, now)
         self._counts.failed(how)
         self._log.once("scan", why)
 

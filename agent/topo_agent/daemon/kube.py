@@ -42,6 +42,7 @@ class Labels(Keeper):
         self._named = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable once the systemUUID is known
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.disputed: frozenset[str] = frozenset()
+        self._there: Mapping[str, str] = {}  # labels that the server has, as far as we know
 
     def read(self, readings: Mapping[str, Reading], now: float) -> None:
         """What a scan found."""
@@ -56,6 +57,11 @@ class Labels(Keeper):
             self.log.well(f"label {name}", "confirmed again")
         if first or before != after:
             self.changed()
+
+    def failed(self, why: str, now: float) -> None:
+        """A scan that brought nothing; the log has its line of that."""
+        with self._lock:
+            self._held.failed(why, now)
 
     @property
     def undecided(self) -> bool:
@@ -83,13 +89,13 @@ class Labels(Keeper):
         with self._lock:
             standing = self._held.standing(self._settled.keys)
         sink = "node_labels" if self._settled.carrier.kind == "Node" else "node_feature"
-        return published(sink, self._results, standing)
+        return published(sink, self._results, standing, self._there, self.disputed)
 
     # The thread
 
     def session(self, client: Client) -> None:
         """From one reading of the Node on, until it has to be read again."""
-        node = nodes.read(client, self._settled.carrier, whole=self.system_uuid is None)
+        node = self._read(client)
         first, self.system_uuid = self.system_uuid is None, node.system_uuid or self.system_uuid or ""
         if first and self.system_uuid:
             os.eventfd_write(self._named, 1)
@@ -102,6 +108,16 @@ class Labels(Keeper):
             node = self._until_it_ends(client, node, watch, disputes)
             if time.monotonic() - began < LASTING and not self.stopping:
                 raise Trouble("unreachable", f"{client.host}: watches end as soon as they have begun")
+
+    def _read(self, client: Client) -> Node:
+        try:
+            node = nodes.read(client, self._settled.carrier, whole=self.system_uuid is None)
+        except Trouble as error:
+            if error.kind == "not_found":
+                self._there = {}
+            raise
+        self._there = node.labels
+        return node
 
     def _watch(self, client: Client, node: Node) -> Watch:
         carrier = node.carrier
@@ -137,7 +153,9 @@ class Labels(Keeper):
         if event["type"] == "BOOKMARK":
             return node._replace(version=said.version)
         if event["type"] == "DELETED" or said.uid != node.uid:
+            self._there = {}
             raise Trouble("gone", f"{node.carrier.kind} {node.carrier.name} was deleted or made anew")
+        self._there = said.labels
         return said._replace(system_uuid=node.system_uuid)
 
     def _remember(self, node: Node) -> None:
@@ -166,6 +184,7 @@ class Labels(Keeper):
         except Trouble as error:
             self._results[{"conflict": "conflict", "forbidden": "denied"}.get(error.kind, "error")] += 1
             raise
+        self._there = fresh.labels
         self._results["ok"] += 1
         self.log.note("labels", f"{len(want.labels)} labels of {node.carrier.kind} {node.carrier.name} published")
         return fresh._replace(system_uuid=node.system_uuid)

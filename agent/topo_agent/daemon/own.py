@@ -73,7 +73,8 @@ OWN: tuple[Metric, ...] = (
         "topo_label",
         "info",
         "",
-        "Labels that stand: published, or suspect while nobody is sure.",
+        "Labels of ours and their state: published, suspect while it stands and nobody is sure, pending until it is "
+        "there, foreign where somebody else says otherwise.",
         ("key", "value", "state", "source"),
     ),
     Metric("topo_slice_cut", "gauge", "", "What did not fit into the ResourceSlice and was cut.", ("what",)),

@@ -67,13 +67,15 @@ class Held:
         """Take one reading of each. `now` is of the monotonic clock, `time` what "since" will say (RFC 3339)."""
         for name, reading in readings.items():
             if reading.standing == "unsure":
-                self._candidates.pop(name, None)
-                if name in self._published:
-                    since, _ = self._unsure.get(name, (now, ""))
-                    self._unsure[name] = (since, reading.reason)
+                self._doubt(name, reading.reason, now)
                 continue
             self._unsure.pop(name, None)
             self._decide(name, reading, time)
+
+    def failed(self, why: str, now: float) -> None:
+        """Nothing could be read: nobody is sure of anything, and nothing is taken back for that."""
+        for name in self._published.keys() | self._candidates.keys():
+            self._doubt(name, why, now)
 
     def doubted(self, now: float, hold: float) -> Iterable[tuple[str, str]]:
         """(name, why) of what is published and has not been confirmed for longer than `hold` seconds."""
@@ -86,6 +88,12 @@ class Held:
             (key, fact.label, "suspect" if name in self._unsure else "published", fact.source)
             for key, name, fact in found
         ]
+
+    def _doubt(self, name: str, why: str, now: float) -> None:
+        self._candidates.pop(name, None)
+        if name in self._published:
+            since, _ = self._unsure.get(name, (now, ""))
+            self._unsure[name] = (since, why)
 
     def _decide(self, name: str, reading: Reading, time: str) -> None:
         mine = self._published.get(name)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import fixtures
-from tests.agent import wait_for
+from tests.agent import Agent, wait_for
 from tests.labs.controlplane import definitions
 from tests.labs.controlplane.cluster import Cluster, Refused
 from tests.labs.controlplane.publishing import (
@@ -34,6 +34,13 @@ from tests.test_cli import refused, run
 RACK, CLIQUE = "topo-agent.io/rack", "nvidia.com/gpu.clique"
 ACCOUNT = "system:serviceaccount:topo-agent:topo-agent"
 PATH = f"/api/v1/nodes/{NODE}"
+
+
+def state(agent: Agent, key: str) -> str:
+    """Of a label, by the agent's own metrics; "" while it has none."""
+    found = [name for name in agent.metrics() if name.startswith(f'topo_label_info{{key="{key}",')]
+    assert len(found) <= 1
+    return "".join(found).partition('state="')[2].partition('"')[0]
 
 
 # Which labels
@@ -133,6 +140,8 @@ def test_labels_of_others_stay(publishing: Publishing) -> None:
     agent = publishing.start()
     agent.wait_for_line("other says b9, and we would say b1: left")
     agent.wait_for_line("kubectl-label says by-hand, and we would say r1: left")
+    agent.wait_for(lambda: state(agent, RACK) == state(agent, "topo-agent.io/block") == "foreign")
+    assert state(agent, "topo-agent.io/nvlink-clique") == "published"
     cluster.kubectl("label", "node", NODE, "--overwrite", f"{RACK}=by-hand-2")
     agent.wait_for_line("kubectl-label says by-hand-2")
     for _ in range(3):
@@ -144,6 +153,7 @@ def test_labels_of_others_stay(publishing: Publishing) -> None:
     cluster.api("PATCH", path, applied | {"metadata": {"name": NODE}}, kind="application/apply-patch+yaml")
     publishing.wait_for_said(agent)
     agent.wait_for_line("nobody says otherwise any more")
+    agent.wait_for(lambda: state(agent, RACK) == state(agent, "topo-agent.io/block") == "published")
     assert publishing.writes() <= 2
 
 
@@ -239,9 +249,11 @@ def test_with_the_rights_of_the_project(publishing: Publishing, rights: str) -> 
     agent = publishing.start(kubeconfig=mine)
     agent.wait_for_line("labels: https://127.0.0.1")
     assert len(agent.lines("403")) == 1
+    agent.wait_for(lambda: state(agent, RACK) == "pending")
     cluster.kubectl("apply", "-k", str(BASE))
     publishing.wait_for_said(agent)
     agent.wait_for_line("the API server answers again")
+    assert state(agent, RACK) == "published"
 
 
 def test_in_a_pod(publishing: Publishing, rights: str, monkeypatch: pytest.MonkeyPatch) -> None:
