@@ -106,10 +106,29 @@ def test_a_mapping(names: list[str], place: dict[str, str]) -> None:
     assert (found.values, found.certain) == (place, True)
 
 
+UUID = "4c4c4544-0051-3010-8054-b4c04f565831"
+
+
 def test_a_node_that_no_line_names() -> None:
-    assert find(parse(LINES, "nodes.csv"), ["gpu-b-12"], "nodes.csv") == Place(
+    names = ["gpu-b-12", UUID.replace("8", "9")]
+    assert find(parse(LINES, "nodes.csv"), names, "nodes.csv") == Place(
         {}, "no line of nodes.csv names this node", certain=True
     )
+
+
+@pytest.mark.parametrize(
+    "node", [UUID, UUID.upper(), UUID.replace("-", ""), "4c4c4544-*", "*5831", "4c4c4544" + "?" * 28]
+)
+def test_a_node_whose_uuid_is_not_known(node: str) -> None:
+    """labels.md, section 7: only positive evidence takes a label back, and the line may be this node's."""
+    found = find(parse(f"node,rack\n{node},r1\n", "f"), ["gpu-b-12", ""], "f")
+    assert found == Place({}, "no line of f names this node, and its systemUUID is not known", certain=False)
+    assert find(parse(f"node,rack\n{node},r1\n", "f"), ["gpu-b-12", "0" * 31 + "1"], "f").certain
+
+
+@pytest.mark.parametrize("node", ["gpu-a-*", "n1", "fade", "rack7-node?"])
+def test_a_line_that_is_of_no_uuid(node: str) -> None:
+    assert find(parse(f"node,rack\n{node},r1\n", "f"), ["gpu-b-12"], "f").certain
 
 
 def test_two_lines_that_fit_are_an_error() -> None:

@@ -72,7 +72,8 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Callabl
         client = _client(by)
         node = nodes.read(client, chosen.carrier, whole=True)
         held.remember(remembered(chosen, node, now()))
-        readings = readings_of(topology, operator, by, system_uuid=node.system_uuid)
+        uuid = nodes.system_uuid(client, node, chosen.name)
+        readings = readings_of(topology, operator, by, system_uuid=uuid)
         held.read(readings, 0.0, now())
         want = wanted(chosen, held.published)
         for key in sorted(want.labels):

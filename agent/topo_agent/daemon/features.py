@@ -32,6 +32,7 @@ class Features:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Without the systemUUID: no API server is asked for it, and the kernel tells it to root alone."""
         return (self._name,)
 
     def start(self) -> None:

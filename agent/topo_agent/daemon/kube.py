@@ -96,9 +96,7 @@ class Labels(Keeper):
     def session(self, client: Client) -> None:
         """From one reading of the Node on, until it has to be read again."""
         node = self._read(client)
-        first, self.system_uuid = self.system_uuid is None, node.system_uuid or self.system_uuid or ""
-        if first and self.system_uuid:
-            os.eventfd_write(self._named, 1)
+        self._learn_uuid(client, node)
         self._remember(node)
         node = self._settle(client, node)
         disputes = Disputes()
@@ -118,6 +116,13 @@ class Labels(Keeper):
             raise
         self._there = node.labels
         return node
+
+    def _learn_uuid(self, client: Client, node: Node) -> None:
+        """Asked until it is known."""
+        if self.system_uuid is None:
+            self.system_uuid = nodes.system_uuid(client, node, self._settled.name)
+            if self.system_uuid:
+                os.eventfd_write(self._named, 1)
 
     def _watch(self, client: Client, node: Node) -> Watch:
         carrier = node.carrier

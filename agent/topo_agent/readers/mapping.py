@@ -25,6 +25,8 @@ EXPECTED = "a mapping of nodes (CSV)"
 
 _SIGNS = 256  # of one field
 _PATTERN = re.compile(r"[A-Za-z0-9._:*?-]{1,253}", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.ASCII)
+_OF_UUID = re.compile(r"[0-9a-f?-]{32}|[0-9a-f?-]{36}|(?=.*\*)[0-9a-f*?-]+", re.ASCII)
 
 
 class BadMapping(Exception):
@@ -49,9 +51,14 @@ def parse(text: str, name: str) -> tuple[Line, ...]:
 
 
 def find(lines: Iterable[Line], names: Iterable[str], name: str) -> Place:
-    """Where the node that has these names stands. Two lines that fit are an error: which one is meant is not known."""
-    words = [one.lower() for one in names if one]
+    """Where the node that has these names stands. Two lines that fit are an error: which one is meant is not known.
+
+    That none fits is certain only where the node's systemUUID is among its names, or no line can be of one.
+    """
+    lines, words = tuple(lines), [one.lower() for one in names if one]
     found = [line for line in lines if any(_fits(line.nodes, word) for word in words)]
+    if not found and any(map(_of_uuid, lines)) and not any(map(_UUID.fullmatch, words)):
+        return Place({}, f"no line of {name} names this node, and its systemUUID is not known", certain=False)
     if not found:
         return Place({}, f"no line of {name} names this node")
     if len(found) > 1:
@@ -109,6 +116,11 @@ def _unique(values: Mapping[str, str], blocks: dict[str, tuple[str, int]], name:
             f"{name}:{number}: rack {rack} is in block {block}, and in {other} on line {line}:"
             " expected racks whose names differ"
         )
+
+
+def _of_uuid(line: Line) -> bool:
+    """May it be the UUID of a node, or a pattern of such?"""
+    return bool(_OF_UUID.fullmatch(line.nodes))
 
 
 def _fits(pattern: str, word: str) -> bool:

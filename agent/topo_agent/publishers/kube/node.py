@@ -109,6 +109,21 @@ def read(client: Client, carrier: Carrier, *, whole: bool = False) -> Node:
         return of({}, carrier)
 
 
+def system_uuid(client: Client, node: Node, name: str) -> str | None:
+    """Of the whole Node; beside a NodeFeature, the Node of that name is asked. "" where it says none.
+
+    None where this account may not read it, or it is not there.
+    """
+    if node.carrier.kind == "Node":
+        return node.system_uuid or ""
+    try:
+        return read(client, node_carrier(name), whole=True).system_uuid or ""
+    except Trouble as error:
+        if error.kind not in ("forbidden", "not_found"):
+            raise
+        return None
+
+
 def of(said: Object, carrier: Carrier) -> Node:
     """The object, whole or its metadata -> what counts of it here."""
     about = _map(said.get("metadata"))
