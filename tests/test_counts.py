@@ -72,7 +72,7 @@ def test_bounded() -> None:
     counts.scanned(Cost(0.1, 1, seconds, dict.fromkeys(SOURCES, True), notes), NOW)
     results = dict.fromkeys(("ok", "conflict", "denied", "error", "dropped_field"), 1)
     labels = [(f"topo-agent.io/{number}", "x", "published", "nvml") for number in range(16)]
-    publishers = [published("node_labels", results, labels), sliced(results, {"devices": 1, "values": 1}, None)]
+    publishers = [published("node_labels", results, labels, {}), sliced(results, {"devices": 1, "values": 1}, None)]
     own = exposition(together([counts.families(), *publishers]))[0].decode()
     machines = max(len(re.findall("(?m)^topo_", texts(name).usual)) for name in fixtures.NAMES)
     assert len(re.findall("(?m)^topo_", own)) + machines <= SERIES_AT_MOST
@@ -99,5 +99,5 @@ def test_the_sources_are_these(common: Path, tmp_path: Path) -> None:
 def test_each_is_in_the_list() -> None:
     names = [one.name for one in OWN]
     assert len({*names}) == len(names)
-    used = {str(one["name"]) for one in [*Counts().families(), *published("x", {}, []), *sliced({}, {}, None)]}
+    used = {str(one["name"]) for one in [*Counts().families(), *published("x", {}, [], {}), *sliced({}, {}, None)]}
     assert used == {*names}

@@ -163,7 +163,11 @@ def _own() -> list[Json]:
     counts.scanned(Cost(0.02, 1500, {"pci": 0.01}, {"pci": True}, [("pci", "degraded", 1)]), 1.79e9)
     counts.last_change = 1.79e9
     label = ("topo-agent.io/rack", "r1", "published", "mapping")
-    return [*counts.families(), *published("node_labels", {"ok": 1}, [label]), *sliced({}, {"values": 0}, None)]
+    return [
+        *counts.families(),
+        *published("node_labels", {"ok": 1}, [label], {label[0]: label[1]}),
+        *sliced({}, {"values": 0}, None),
+    ]
 
 
 def _uuid(series: list[str], address: str) -> str:

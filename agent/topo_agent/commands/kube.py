@@ -48,6 +48,7 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Callabl
     Nothing of others is touched: a label that somebody else owns stays as it is, and that is told. `topo-agent run
     --labels node` does the same, and keeps them right.
     """
+    from topo_agent.daemon.covering import kept
     from topo_agent.daemon.log import now
     from topo_agent.daemon.settled import remembered, settled, wanted
     from topo_agent.graph.covered import NONE, covered
@@ -86,7 +87,7 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Callabl
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {_done(changed=changed, dry_run=dry_run)}")
     if with_slice:
         with _asking("get, list, create, update and delete resourceslices and list deviceclasses"):
-            others = covered(_slices(client, by), by_others_than=by.domain)
+            others = covered(_slices(client, by), by_others_than=by.domain).also(kept(node, by.domain))
             _publish_slice(client, slice_of(topology, by, readings, others), dry_run)
     finish(topology, look)
 

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import sliced
+from topo_agent.daemon.covering import Covering
 from topo_agent.daemon.keeper import Disputes, Keeper
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.offer import DeviceData
@@ -28,12 +29,12 @@ from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube import slices
 from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import Client
+from topo_agent.publishers.kube.node import Carrier
 from topo_agent.publishers.kube.slices import SHARED, Wanted
 from topo_agent.publishers.kube.watching import Watch
 from topo_agent.views.slices import Candidate, fitted
 
 _SOON = 0.2  # seconds after which what others changed in theirs is looked at: one change seldom comes alone
-_MEMORY = 256  # functions that are remembered at most
 
 
 class Form(NamedTuple):
@@ -43,14 +44,11 @@ class Form(NamedTuple):
     domain: str
     mode: Literal["inventory", "allocatable"]
     virtual: bool  # virtual functions, too
+    memory: Carrier  # where it is kept what others cover
 
     @property
     def taint(self) -> str | None:
         return slices.taint(self.domain) if self.mode == "inventory" else None
-
-    @property
-    def annotation(self) -> str:
-        return f"{self.domain}/covered"
 
 
 class _State:
@@ -61,7 +59,6 @@ class _State:
         self.slices: dict[str, Object] = {}
         self.classes: dict[str, Object] = {}
         self.refused: tuple[Wanted, str] | None = None  # what the server does not take, and why
-        self.annotated = ""
 
 
 class _Plan(NamedTuple):
@@ -82,6 +79,7 @@ class Slices(Keeper):
         self._held = Held()
         self._settled = False  # readings have agreed at least once
         self._remembered = Remembered()
+        self._covering = Covering(form.memory, form.domain, log)
         self._generation = 0
         self._stands: bool | None = None  # our slice, as far as we know: when it is gone, somebody took it
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
@@ -143,8 +141,7 @@ class Slices(Keeper):
         classes, classed = slices.listed(client.get(slices.CLASSES))
         state.slices = {slices.about(one, "name"): one for one in mine}
         state.classes = {slices.about(one, "name"): one for one in classes}
-        state.annotated = node.annotations.get(self._form.annotation, "")
-        self._begin(state)
+        self._begin(state, self._covering.read(client, node))
         self._settle(client, state)
         accept = "application/json"
         of_slices = self.watch(
@@ -154,13 +151,13 @@ class Slices(Keeper):
         self.log.well(self.subject, "the API server answers again")
         self._watch_both(client, state, of_slices, of_classes)
 
-    def _begin(self, state: _State) -> None:
+    def _begin(self, state: _State, words: frozenset[str]) -> None:
         """The memory of earlier runs: what stood in our slice, and what others covered."""
         ours = [one for one in state.slices.values() if slices.driver(one) == self._form.domain]
         self._generation = max([self._generation, *map(slices.generation, ours)])
         with self._lock:
             self._held.remember({name: Fact(text, "slice", logs.now()) for name, text in slices.shared(ours).items()})
-        words, now = state.annotated.split(",") if state.annotated else [], time.monotonic()
+        now = time.monotonic()
         if self._stands is None:
             self._remembered.remember(words, now, wiped=not ours)
         elif self._stands and not ours:
@@ -189,7 +186,8 @@ class Slices(Keeper):
             if watch is of_slices and gone is not None and self._wiped(state, gone):
                 self._remembered.wiped(time.monotonic())
                 node = nodes.read(client, nodes.node_carrier(self._form.node))  # it may be another Node by now
-                state.uid, state.annotated = node.uid, node.annotations.get(self._form.annotation, "")
+                state.uid = node.uid
+                self._covering.read(client, node)
             due = self._due(state, said, due, disputes)
 
     def _due(self, state: _State, event: Object, due: float | None, disputes: Disputes) -> float | None:
@@ -275,7 +273,7 @@ class Slices(Keeper):
             self._write(client, state, plan.want, plan.current)
         else:
             self._stands = True
-        self._annotate(client, state)
+        self._keep_covered(client)
 
     def _withdraw(self, client: Client, state: _State, current: Object | None) -> None:
         self._stands = False  # before it goes: that it is gone is no news then
@@ -301,27 +299,11 @@ class Slices(Keeper):
         state.slices[want.name] = said
         self.log.note("slices", f"{len(want.devices)} devices of node {want.node} published as {want.driver}")
 
-    def _annotate(self, client: Client, state: _State) -> None:
-        """What others cover is remembered at the Node: after a boot their slices are gone, and ours comes first."""
+    def _keep_covered(self, client: Client) -> None:
         with self._lock:
             candidates = self._candidates or ()
-        # What does not fit is of no function of ours.
         mine = {word for one in candidates for word in (one.address, one.uid)}
-        text = ",".join(sorted(self._remembered.words, key=lambda word: (word not in mine, word))[:_MEMORY])
-        if text == state.annotated:
-            return
-        annotations: dict[str, Json] = {self._form.annotation: text} if text else {}
-        about: dict[str, Json] = {"name": self._form.node, "uid": state.uid, "annotations": annotations}
-        said: Object = {"apiVersion": "v1", "kind": "Node", "metadata": about}
-        try:
-            client.apply(nodes.node_carrier(self._form.node).path, said, manager=nodes.OF_SLICES)
-        except Trouble as error:
-            if not (error.kind == "forbidden" or nodes.of_owners(error)):
-                raise
-            self.log.once("slices memory", f"what others cover cannot be kept at the Node: {error}")
-        else:
-            self.log.well("slices memory", "what others cover is kept at the Node again")
-        state.annotated = text
+        self._covering.keep(client, self._remembered.words, mine)
 
     def _hold(self, why: str) -> None:
         self.why_held = why

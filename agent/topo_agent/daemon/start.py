@@ -115,7 +115,8 @@ def _slices(settings: Settings, log: Log) -> Slices | None:
     from topo_agent.daemon.slices import Form, Slices
     from topo_agent.publishers.kube.client import Client
 
-    form = Form(node_name(settings), settings.domain, settings.slice_mode, settings.slice_vfs)
+    chosen = settled(settings)
+    form = Form(chosen.name, settings.domain, settings.slice_mode, settings.slice_vfs, chosen.carrier)
     return Slices(form, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
 
 

@@ -23,6 +23,11 @@ class Covered(NamedTuple):
     def has(self, address: str, uid: str | None) -> bool:
         return address in self.addresses or (uid is not None and uid in self.uids)
 
+    def also(self, words: Iterable[str]) -> Covered:
+        """With what is known by one of these words, addresses and UUIDs."""
+        more = frozenset(words)
+        return Covered(self.addresses | more, self.uids | more)
+
 
 NONE = Covered(frozenset(), frozenset())
 

@@ -22,7 +22,9 @@ from tests.labs.controlplane import definitions
 from tests.labs.controlplane.cluster import Cluster, Refused, Request
 from tests.labs.controlplane.publishing import QUICK
 from tests.labs.controlplane.test_policy import APPLY, EVERYTHING, Write, refusal
+from tests.labs.controlplane.test_slices import device, published
 from tests.test_cli import run
+from topo_agent.views.slices import candidates
 
 DAEMONSET = Path(__file__).parents[3] / "daemonset"
 BASE = DAEMONSET / "base"
@@ -330,8 +332,9 @@ def used(requests: list[Request]) -> set[Right]:
 class Lived:
     """An agent with the variables of its pod and a token of it, on a described machine: what it did, and its rights."""
 
-    def __init__(self, cluster: Cluster, folder: Path, box: Path) -> None:
-        self.cluster, self.mapping = cluster, folder / "nodes.csv"
+    def __init__(self, cluster: Cluster, folder: Path, box: Path, *, called: str = NODE) -> None:
+        """`called`: what the mapping calls the node."""
+        self.cluster, self.mapping, self.called = cluster, folder / "nodes.csv", called
         self.rack("r1")
         overlay = folder / "overlay.yaml"
         overlay.write_text('roots: {"pci0000:15": 1}\n', encoding="utf-8")  # the firmware says 0: an error is told
@@ -349,7 +352,7 @@ class Lived:
         self.agent = Agent(folder / "http", "--from", str(box), around=around)
 
     def rack(self, name: str) -> None:
-        self.mapping.write_text(f"node,rack\n{NODE},{name}\n", encoding="utf-8")
+        self.mapping.write_text(f"node,rack\n{self.called},{name}\n", encoding="utf-8")
 
     def slices(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.cluster.api("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
@@ -406,6 +409,71 @@ def test_every_right_is_used(there: Cluster, name: str, tmp_path: Path, common: 
     assert done.returncode == 0, done.stderr
     assert nothing_is_left(there)
     print(f"{name}: {len(rights)} rights granted, and all of them used")
+
+
+# The account of the overlay nfd cannot write the Node: what outlives a boot all the same
+
+
+def lives(cluster: Cluster, folder: Path, box: Path, called: str = NODE) -> Iterator[Lived]:
+    """Two, one after the other."""
+    for number in ("first", "second"):
+        (folder / number).mkdir()
+        lived = Lived(cluster, folder / number, box, called=called)
+        try:
+            yield lived
+        finally:
+            lived.agent.kill()
+        assert [one for one in lived.requests() if one.code == 403] == []
+
+
+def test_a_rack_by_system_uuid(there: Cluster, tmp_path: Path, common: Path) -> None:
+    """Without slices, too: a NodeFeature does not say the UUID. The second life has nothing to write."""
+    there.kubectl("apply", "-k", str(of_components(tmp_path, "labels-only", "nfd")))
+    uuid = "4c4c4544-0051-3010-8054-b4c04f565831"
+    names = "machineID bootID kernelVersion osImage containerRuntimeVersion kubeletVersion kubeProxyVersion"
+    info = dict.fromkeys(names.split(), "") | {"systemUUID": uuid, "operatingSystem": "linux", "architecture": "arm64"}
+    patch = {"status": {"nodeInfo": info}}
+    there.api("PATCH", f"{NODES_PATH}/{NODE}/status", patch, kind="application/merge-patch+json")
+    stands = 'topo_label_info{key="topo-agent.io/rack",source="mapping",state="published",value="r1"}'
+    writes = []
+    for lived in lives(there, tmp_path, fixtures.tree(MACHINE, common), uuid):
+        agent = lived.agent.ready()
+        agent.wait_for(lambda: lived.racks() == {"r1"} and stands in agent.metrics())  # noqa: B023 at once
+        writes.append(sum(one.verb == "patch" for one in lived.requests()))
+    assert writes[0] >= 1
+    assert writes[1] == 0
+
+
+def test_what_others_covered(there: Cluster, tmp_path: Path, common: Path) -> None:
+    """It is kept at the NodeFeature."""
+    there.kubectl("apply", "-k", str(of_components(tmp_path, "nfd")))
+    machine = candidates(fixtures.topology(MACHINE))
+    nics = {one.name for one in machine if one.attributes["kind"] == "nic"}
+    rest = {one.name for one in machine} - nics
+    published(there, "dra.net", *(device(name) for name in sorted(nics)), node=NODE)
+
+    def ours(lived: Lived) -> set[str]:
+        found = (one["spec"] for one in lived.slices() if one["spec"]["driver"] == "topo-agent.io")
+        return {one["name"] for spec in found for one in spec["devices"]}
+
+    def annotations() -> dict[str, str]:
+        try:
+            found: dict[str, str] = there.api("GET", f"{FEATURES}/topo-agent-{NODE}")["metadata"].get("annotations", {})
+        except Refused:
+            return {}
+        return found
+
+    for lived in lives(there, tmp_path, fixtures.tree(MACHINE, common)):
+        agent = lived.agent.ready()
+        agent.wait_for(lambda: ours(lived))  # noqa: B023 at once
+        assert ours(lived) == rest
+        agent.wait_for(lambda: "topo-agent.io/covered" in annotations())
+        lived.agent.kill()
+        there.api("DELETE", "/apis/resource.k8s.io/v1/resourceslices")  # as a kubelet does at its start
+    assert "annotations" not in there.api("GET", f"{NODES_PATH}/{NODE}")["metadata"]
+    words = ("--node", NODE, "--kubeconfig", there.kubeconfig)
+    assert run("kube", "unpublish", *words, env={"TOPO_AGENT_LABELS": "nfd"}).returncode == 0
+    assert nothing_is_left(there)
 
 
 def events(cluster: Cluster) -> list[dict[str, Any]]:

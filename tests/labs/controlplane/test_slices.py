@@ -816,6 +816,22 @@ def test_publish_and_unpublish(cluster: Cluster, machine: Path) -> None:
     assert did("publish", "--slices") == f"topo-agent: ResourceSlice {NAME}, 0 devices: nothing to change"
 
 
+def test_publish_before_the_drivers_are_back(cluster: Cluster, start: Start, machine: Path) -> None:
+    """After a boot: what an agent has left at the Node counts as covered, until it is taken back."""
+    cluster.node(NODE)
+    published(cluster, "dra.net", *of_dranet())
+    agent = start()
+    agent.wait_for(here(cluster, EVERY - {*names("nic")}))
+    agent.wait_for(lambda: cluster.api("GET", f"/api/v1/nodes/{NODE}")["metadata"].get("annotations"))
+    agent.kill()
+    wiped(cluster)
+    assert kube(cluster, machine, "publish", "--slices").returncode == 0
+    assert here(cluster, EVERY - {*names("nic")})()
+    assert kube(cluster, machine, "unpublish").returncode == 0
+    assert kube(cluster, machine, "publish", "--slices").returncode == 0
+    assert here(cluster)()
+
+
 def test_publish_is_refused(cluster: Cluster, machine: Path) -> None:
     cluster.node(NODE)
     asked(cluster, "class-open")
