@@ -231,7 +231,20 @@ class Cluster:
         token: str = "",
         within: float = ENOUGH,
     ) -> Any:
-        """What the API server answers to the admin, or to the bearer of a token; Refused for an error."""
+        """What the API server answers to the admin, or to the bearer of a token; Refused for an error.
+
+        Where a storage of a server that has just started is not ready yet it is asked again, as kubectl does.
+        """
+        until = time.monotonic() + ENOUGH
+        while True:
+            try:
+                return self._asked(method, path, body, kind, token, within)
+            except Refused as error:
+                if error.code != 429 or "initializing" not in str(error) or time.monotonic() > until:
+                    raise
+            time.sleep(0.2)
+
+    def _asked(self, method: str, path: str, body: object, kind: str, token: str, within: float) -> Any:
         if self._trusted is None:
             self._trusted = ssl.create_default_context(cafile=self.ca)
         client = http.client.HTTPSConnection("127.0.0.1", self._port, context=self._trusted, timeout=within)
