@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 
 from tests import fixtures
 from tests.agent import Agent, children
-from tests.paper import DEVICES
+from tests.paper import DEVICES, machine
 from tests.test_daemon import answer, asked
 from tests.test_run import SOON, changes
+from topo_agent.daemon import drivers
 from topo_agent.daemon.worker import Worker
+from topo_agent.host import Unavailable
 
 GPU = "0000:1b:00.0"  # the first one of a DGX H100: layouts.md
 RETRY = f"{SOON}loop._RETRY = 0.2\n"
@@ -106,6 +109,19 @@ def test_a_driver_that_is_unloaded(ask: Ask, driver: Path) -> None:
     after = ask()
     assert (after["stale"], after["silent"]) == (0, "")
     assert "nvlink" not in after["topology"]
+
+
+def test_patience() -> None:
+    """A driver that hangs again and again keeps a scan for a few times what it usually takes, and no longer."""
+    lasting = drivers.Lasting()
+    assert lasting.patience(60.0) == 60.0
+    lasting.heard({"gpus": []}, time.monotonic() - 2.0)
+    assert lasting.patience(60.0) == 60.0
+    assert lasting.missed(Unavailable("timeout"), machine({}), 600.0) == {"gpus": []}
+    assert lasting.patience(60.0) == pytest.approx(5.0 + 3 * 2.0, abs=1.0)
+    assert lasting.patience(4.0) == 4.0
+    lasting.heard({"gpus": []}, time.monotonic())
+    assert lasting.patience(60.0) == 60.0
 
 
 def test_the_agent_says_so(box: Path, driver: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from topo_agent.host import Host, Json, Unavailable
 from topo_agent.sources.gpu import bus_id
 
 _DRIVER = "nvml"  # the document
+_AGAIN = 5.0  # seconds
 _POSITIVE = (Unknown.NOT_SUPPORTED.value, Unknown.NOT_RECORDED.value)  # there is no driver: an answer like another
 
 
@@ -34,6 +35,7 @@ class Lasting:
     def __init__(self) -> None:
         self._answer: Json = None
         self._heard = 0.0  # when, by the monotonic clock
+        self._took = 0.0  # seconds until it was there
         self._failing: float | None = None  # since when there is no other answer
         self.silent = ""
         """Why the driver did not answer in this scan; empty where it did, or where there is none."""
@@ -43,13 +45,20 @@ class Lasting:
         """Seconds since it gave the answers that stand in for those of this scan; 0 where none do."""
         return time.monotonic() - self._heard if self.silent and self._answer is not None else 0.0
 
+    def patience(self, most: float) -> float:
+        """Seconds that it gets. One that fell silent has no more than a few times what it took: devices that come and
+        go meanwhile are told after that.
+        """
+        return most if self._failing is None or self._answer is None else min(most, _AGAIN + 3 * self._took)
+
     def around(self, host: Host, seconds: float) -> Host:
         """The same machine, for one scan."""
         self.silent = ""
         return _Remembering(host, self, seconds)
 
-    def heard(self, answer: Json) -> Json:
+    def heard(self, answer: Json, began: float) -> Json:
         self._answer, self._heard, self._failing = answer, time.monotonic(), None
+        self._took = self._heard - began
         return answer
 
     def missed(self, missing: Unavailable, host: Host, seconds: float) -> Json:
@@ -83,8 +92,9 @@ class _Remembering:
     def document(self, name: str) -> Json:
         if name != _DRIVER:
             return self._host.document(name)
+        began = time.monotonic()
         try:
             answer = self._host.document(name)
         except Unavailable as missing:
             return self._lasting.missed(missing, self._host, self._seconds)
-        return self._lasting.heard(answer)
+        return self._lasting.heard(answer, began)

@@ -98,7 +98,8 @@ def _say(answer: dict[str, Json]) -> None:
 def _answer(question: Question, lasting: Lasting | None, *, kept: _Kept | None = None) -> _Kept:
     """Every form in which the agent offers the machine; `whole` once the drivers have been asked, with `lasting`."""
     started, spent = time.perf_counter(), _processor_seconds()
-    host = open_host(question.source, timeout=question.timeout)
+    patience = lasting.patience(question.timeout) if lasting else question.timeout
+    host = open_host(question.source, timeout=patience)
     account = Account()
     inventory, heard = _scanned(host, account, lasting, question.stale_after)
     overlay = _overlay(question.overlay)
