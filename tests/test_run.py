@@ -425,6 +425,7 @@ def test_an_event_while_the_scanner_is_stuck(start: Start) -> None:
     agent.wait_for_line("scan: scans succeed again", mark)
     assert agent.scans("given_up") == early + 1
     assert len(agent.lines("read anew")) == 2
+    assert not agent.lines("waits in the kernel")
 
 
 def test_one_failure_after_a_long_time(start: Start) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import monotonic
 
 from topo_agent.diagnostics import Unknown
 from topo_agent.host import Host, Json, Unavailable
@@ -37,19 +37,22 @@ class Lasting:
         self._heard = 0.0  # when, by the monotonic clock
         self._took = 0.0  # seconds until it was there
         self._failing: float | None = None  # since when there is no other answer
+        self._hung = 0  # how often it has not answered in time since then
         self.silent = ""
         """Why the driver did not answer in this scan; empty where it did, or where there is none."""
 
     @property
     def age(self) -> float:
         """Seconds since it gave the answers that stand in for those of this scan; 0 where none do."""
-        return time.monotonic() - self._heard if self.silent and self._answer is not None else 0.0
+        return monotonic() - self._heard if self.silent and self._answer is not None else 0.0
 
     def patience(self, most: float) -> float:
-        """Seconds that it gets. One that fell silent has no more than a few times what it took: devices that come and
-        go meanwhile are told after that.
+        """Seconds that it gets. One that hung has a few times what it took, for devices that come and go meanwhile are
+        told after that; and twice as many the next time, for one that starts anew takes longer.
         """
-        return most if self._failing is None or self._answer is None else min(most, _AGAIN + 3 * self._took)
+        if not self._hung or self._answer is None:
+            return most
+        return min(most, (_AGAIN + 3 * self._took) * 2.0 ** min(self._hung - 1, 10))
 
     def around(self, host: Host, seconds: float) -> Host:
         """The same machine, for one scan."""
@@ -57,17 +60,18 @@ class Lasting:
         return _Remembering(host, self, seconds)
 
     def heard(self, answer: Json, began: float) -> Json:
-        self._answer, self._heard, self._failing = answer, time.monotonic(), None
-        self._took = self._heard - began
+        self._answer, self._heard, self._failing = answer, monotonic(), None
+        self._took, self._hung = self._heard - began, 0
         return answer
 
     def missed(self, missing: Unavailable, host: Host, seconds: float) -> Json:
         """Its last answers; Unavailable as it came where there are none, or not any more."""
-        now = time.monotonic()
+        now = monotonic()
         if missing.reason in _POSITIVE:
             self._answer, self._failing = None, None
             raise missing
-        self.silent = str(missing)
+        self.silent = str(missing).replace(" (--timeout)", "")  # it may have had less
+        self._hung += missing.reason == Unknown.TIMEOUT.value
         if self._failing is None:
             self._failing = now
         if now >= self._failing + seconds or not self._on_bus(host):
@@ -92,7 +96,7 @@ class _Remembering:
     def document(self, name: str) -> Json:
         if name != _DRIVER:
             return self._host.document(name)
-        began = time.monotonic()
+        began = monotonic()
         try:
             answer = self._host.document(name)
         except Unavailable as missing:

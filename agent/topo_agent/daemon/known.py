@@ -13,6 +13,7 @@ from topo_agent.daemon.counts import Cost, Counts
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.offer import DeviceData, Offer, Seen
+from topo_agent.daemon.own import single
 from topo_agent.daemon.written import Written
 from topo_agent.graph.fabric import Reading
 from topo_agent.host import Json
@@ -120,9 +121,10 @@ class Known:
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._heard(seen, now)
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
-        self._written.metrics(seen.families)
+        self._written.metrics([*seen.families, single("topo_agent_stale", int(bool(seen.stale)))])
         # What a driver adds to the first look is in the file, and no change of the machine.
         changed = before is None or not before.whole or not seen.same_structure(before)
+        changed = changed or bool(seen.stale) != bool(before and before.stale)
         self._written.machine(seen.topology, changed=changed)
         if before is None:
             self._log.note("topology", _status(seen), digest=seen.digest)
@@ -174,7 +176,9 @@ class Known:
         self._counts.stale = self._offer.seen is not None
         self._offer.why = why
         if self._failing is None:
-            self._failing, self._offer.stale_since = now, self._good
+            self._failing = now
+            silent = self._offer.stale_since  # a driver, before this
+            self._offer.stale_since = self._good if silent is None else min(silent, self._good)
         if self._labels is not None:
             self._labels.failed(why, now)
         self._counts.failed(how)

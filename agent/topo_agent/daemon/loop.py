@@ -12,8 +12,8 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Protocol
 
 from topo_agent.daemon.counts import Counts
@@ -23,6 +23,7 @@ from topo_agent.daemon.notify import Notify
 from topo_agent.daemon.offer import Offer, Seen
 from topo_agent.daemon.repeated import Repeated
 from topo_agent.daemon.schedule import Schedule
+from topo_agent.daemon.signals import caught
 from topo_agent.daemon.worker import Worker
 from topo_agent.host import Json
 from topo_agent.settings import Settings
@@ -30,8 +31,8 @@ from topo_agent.settings import Settings
 _LATE = 10.0  # seconds that a scan has besides the drivers' own time
 _POLL = 60.0  # seconds between two scans where the kernel tells nothing
 _RETRY = 15.0  # seconds after a scan that failed
+_ENDS = 2.0  # seconds that a killed process takes at most where it can be killed
 _CONFIRM = 1.5  # seconds after which a reading that is new is confirmed: labels follow within five
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Waker(Protocol):
@@ -75,7 +76,7 @@ class Loop:
         self._known.begin()
         with ExitStack() as left:
             select = left.enter_context(selectors.DefaultSelector())
-            signals = left.enter_context(_signals(self._signalled))
+            signals = left.enter_context(caught(self._signalled))
             left.callback(self._worker.stop)
             select.register(signals, selectors.EVENT_READ, lambda: self._signals(signals))
             for waker in self._wakers:
@@ -150,7 +151,26 @@ class Loop:
     # Scans
 
     def _scan(self, now: float) -> None:
-        question: dict[str, Json] = {
+        self._schedule.scanning(now)
+        if self._worker.left:
+            self._wait_for_its_end(now)
+            return
+        self._deadline = now + self._settings.timeout + _LATE
+        try:
+            self._worker.ask(self._question(now))
+        except OSError as error:
+            self._failed(now, f"no scan can be started: {error.strerror}", "error")
+
+    def _wait_for_its_end(self, now: float) -> None:
+        """Of a process that was killed: at once, unless it waits in the kernel."""
+        if now < self._worker.gave_up + _ENDS:
+            self._schedule.retry(now + _ENDS / 10)
+            return
+        why = "the last scan waits in the kernel, where nothing ends it: no other is started beside it"
+        self._failed(now, why, "error")
+
+    def _question(self, now: float) -> dict[str, Json]:
+        return {
             "source": self._source,
             "overlay": _absolute(self._settings.overlay),
             "timeout": self._settings.timeout,
@@ -160,16 +180,6 @@ class Loop:
             "stale_after": self._settings.stale_after,
             **self._known.question,
         }
-        self._schedule.scanning(now)
-        if self._worker.left:
-            why = "the last scan waits in the kernel, where nothing ends it: no other is started beside it"
-            self._failed(now, why, "error")
-            return
-        self._deadline = now + self._settings.timeout + _LATE
-        try:
-            self._worker.ask(question)
-        except OSError as error:
-            self._failed(now, f"no scan can be started: {error.strerror}", "error")
 
     def _hear(self) -> None:
         """Answers of the worker: of the first scan there may be two."""
@@ -216,19 +226,3 @@ _FIXED = (
     "listen", "tls_certificate", "tls_key", "tls_client_ca", "labels", "nfd_namespace", "nfd_file", "node",
     "kubeconfig", "slice_mode", "slice_vfs", "context", "mapping", "label_keys", "gpu_clique", "domain",
 )  # fmt: skip
-
-
-@contextmanager
-def _signals(come: set[int]) -> Iterator[socket.socket]:
-    """Those that have come, and a socket that is readable then."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.setblocking(False)
-        old = {number: signal.signal(number, lambda number, _: come.add(number)) for number in _SIGNALS}
-        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        try:
-            yield ours
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in old.items():
-                signal.signal(number, handler)

@@ -1,11 +1,13 @@
 """The process that scans for the loop: `python -m topo_agent.daemon.scanner`.
 
 A line of JSON on stdin is a question, lines of JSON on stdout are its answers. Between two it keeps the last, so that
-the same facts are not judged and written twice: another one in its place gives the same answers.
+the same facts are not judged and written twice: another one in its place gives the same answers, but for those of a
+driver that has fallen silent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import json
@@ -68,7 +70,8 @@ def main() -> None:
         question = Question.read(line)
         try:
             if question.first and question.source is None:
-                _say(_answer(question, None).answer)
+                with contextlib.suppress(Unresolved):  # of what only a driver tells
+                    _say(_answer(question, None).answer)
             kept = _answer(question, lasting, kept=kept)
             _say(kept.answer)
         except (BadSource, Unresolved, _BadOverlay) as error:
@@ -114,8 +117,10 @@ def _answer(question: Question, lasting: Lasting | None, *, kept: _Kept | None =
         said = forms.forms(*seen, pairs=question.pairs, again=question.again, slices=question.slices)
         said["whole"] = lasting is not None
         # Labels of a silent driver are held: its last answers, read once more, are no second reading.
-        sure = seen if heard is inventory else forms.built(heard, overlay)
-        said["labels"] = forms.labels(*sure, place) if place else {}
+        said["labels"] = {}
+        with contextlib.suppress(Unresolved):  # what the overlay speaks of, only that driver tells
+            sure = seen if heard is inventory else forms.built(heard, overlay)
+            said["labels"] = forms.labels(*sure, place) if place else {}
         noted = Counter(("graph", one.level) for one in {*seen[0].diagnostics}.difference(inventory.diagnostics))
     cost: dict[str, Json] = {
         "cpu_seconds": _processor_seconds() - spent,

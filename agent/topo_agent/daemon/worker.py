@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 from topo_agent.daemon import memory
@@ -26,6 +27,8 @@ class Worker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._left: list[subprocess.Popen[bytes]] = []
+        self.gave_up = 0.0
+        """When the last one was, by the monotonic clock."""
         self._said = bytearray()
 
     @property
@@ -87,6 +90,7 @@ class Worker:
                 if pipe is not None:
                     pipe.close()
         self._left.append(process)
+        self.gave_up = time.monotonic()
 
     def stop(self) -> None:
         """Given up, and waited for as long as a process takes that can be killed at all."""

@@ -26,7 +26,7 @@ _NAMES = {
     30: "RESET_TYPE_NOT_SUPPORTED", 999: "UNKNOWN",
 }  # fmt: skip
 INVALID, NOT_FOUND = 2, 6
-_NO_LIBRARY, _NO_FUNCTION, _OTHER_VERSION = 12, 13, 25
+_NOT_LOADED, _NO_LIBRARY, _NO_FUNCTION, _OTHER_VERSION = 9, 12, 13, 25
 
 _NO_START = {
     4: ("not_permitted", "this user may not talk to the NVIDIA driver"),
@@ -36,6 +36,7 @@ _NO_START = {
 }
 """Why NVML does not start -> (reason code, sentence)."""
 
+_MODULE = ("/sys/module/nvidia", "/proc/driver/nvidia")  # device files stay when it is unloaded
 _NO_GPUS = 1  # NVML_INIT_FLAG_NO_GPUS: a machine without GPUs is no failure
 
 
@@ -62,6 +63,8 @@ def start() -> None:
     except Refused as refused:
         if refused.code == _NO_LIBRARY:
             _load("libnvidia-ml.so.1")  # the binding says the same of a library that is here and does not load
+        if refused.code == _NOT_LOADED and not any(map(os.path.exists, _MODULE)):
+            raise Unavailable("not_supported", "no NVIDIA driver is loaded here") from None
         reason, why = _NO_START.get(refused.code, ("driver_error", f"NVML does not start: {refused}"))
         raise Unavailable(reason, why) from None
 
