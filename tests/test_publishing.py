@@ -14,7 +14,7 @@ from topo_agent.daemon.kube import Labels
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.settled import Settled
 from topo_agent.graph.covered import NONE, Covered
-from topo_agent.graph.fabric import Reading, known, mapped
+from topo_agent.graph.fabric import Reading, known, mapped, unsure
 from topo_agent.graph.labels import keys
 from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube.answers import Object, Trouble
@@ -44,11 +44,13 @@ class Server:
     def __init__(self, objects: Mapping[str, Object], refused: Iterable[tuple[str, str]] = ()) -> None:
         self.objects: dict[str, Any] = {**objects}
         self.refused, self.asked = set(refused), list[tuple[str, str]]()
+        self.refusal = "forbidden"
+        self.annotated = dict[str, set[str]]()  # by manager
 
     def _may(self, verb: str, path: str) -> None:
         self.asked.append((verb, path))
         if (verb, path) in self.refused:
-            raise Trouble("forbidden", f"{self.host}: 403: no right")
+            raise Trouble(self.refusal, f"{self.host}: no")
 
     def get(self, path: str, **_: object) -> Object:
         self._may("get", path)
@@ -66,7 +68,13 @@ class Server:
             *(one for one in about.get("managedFields", ()) if one["manager"] != manager),
             managed((part, "labels"), said, manager),
         ]
-        about["annotations"] = about.get("annotations", {}) | body["metadata"].get("annotations", {})
+        mine = body["metadata"].get("annotations", {})
+        about["annotations"] = {
+            key: text
+            for key, text in about.get("annotations", {}).items()
+            if key not in self.annotated.get(manager, ())
+        } | mine
+        self.annotated[manager] = {*mine}
         holder = stands.setdefault(part, {})
         holder["labels"] = holder.get("labels", {}) | said
         found: Object = stands
@@ -133,6 +141,12 @@ def test_a_node_that_is_gone_has_no_labels() -> None:
     del server.objects[NODE.path]
     session(labels, server, "not_found")
     assert states(labels) == {RACK: "pending"}
+    server.objects[NODE.path] = a_node({RACK: "by-hand"})
+    session(labels, server)
+    assert states(labels) == {RACK: "foreign"}
+    del server.objects[NODE.path]
+    session(labels, server, "not_found")
+    assert states(labels) == {RACK: "pending"}  # nobody says otherwise any more
 
 
 def test_what_somebody_else_owns_is_foreign() -> None:
@@ -184,8 +198,8 @@ def test_the_uuid_beside_a_node_feature() -> None:
     session(labels, server)
     session(labels, server)
     assert [*labels.names] == [NAME, UUID]
-    assert labels.heard() == ["systemUUID"]
-    assert labels.heard() == []
+    assert labels.named.heard() == ["systemUUID"]
+    assert labels.named.heard() == []
     assert server.asked.count(("get", NODE.path)) == 1
 
 
@@ -209,9 +223,12 @@ def test_a_rack_by_uuid_outlives_a_restart(tmp_path: Any) -> None:
     file.write_text(f"node,rack\n{UUID},r1\n", encoding="utf-8")
     server = Server({NODE.path: a_node()})
 
+    def placed(labels: Labels) -> dict[str, Reading]:
+        return dict(mapped(mapping.place(str(file), labels.names, unnamed=labels.unnamed)))
+
     def scanned(labels: Labels, times: int) -> None:
         for now in range(times):
-            labels.read({**dict(mapped(mapping.place(str(file), labels.names)))}, float(now))
+            labels.read(placed(labels), float(now))
 
     first = publisher(FEATURE)
     session(first, server)
@@ -231,6 +248,20 @@ def test_a_rack_by_uuid_outlives_a_restart(tmp_path: Any) -> None:
     file.write_text("node,rack\nelse,r1\n", encoding="utf-8")
     scanned(again, 2)
     assert states(again) == {}
+
+
+def test_a_label_in_doubt_before_it_is_remembered() -> None:
+    """Nobody was sure before the memory was read: it stands, and in doubt."""
+    server = Server({NODE.path: a_node()})
+    first = publisher()
+    agreed(first, rack=R1)
+    session(first, server)
+    again = publisher()
+    again.read({"rack": unsure("mapping", "nodes.csv cannot be read")}, 0.0)
+    session(again, server)
+    assert states(again) == {RACK: "suspect"}
+    again.read({"rack": R1}, 1.0)
+    assert states(again) == {RACK: "published"}
 
 
 # What others cover
@@ -267,9 +298,50 @@ def test_functions_of_this_machine_come_first() -> None:
 def test_without_node_feature_discovery_slices_go_on() -> None:
     server = Server({NODE.path: a_node()}, [("get", FEATURE.path)])
     client, one = cast("Client", server), covering(FEATURE)
-    assert one.read(client, nodes.read(client, NODE)) == frozenset()
+    assert one.read(client, nodes.read(client, NODE)) is None
     one.keep(client, {"GPU-1"}, set())
     assert not [path for verb, path in server.asked if verb == "apply"]
+
+
+def test_without_the_namespace_slices_go_on() -> None:
+    """The API server answers 404 to what is written there."""
+    server = Server({NODE.path: a_node()}, [("apply", FEATURE.path)])
+    client, one = cast("Client", server), covering(FEATURE)
+    server.refusal = "not_found"
+    assert one.read(client, nodes.read(client, NODE)) == frozenset()
+    one.keep(client, {"GPU-1"}, set())
+    assert FEATURE.path not in server.objects
+
+
+def test_a_node_feature_that_is_made_anew() -> None:
+    """It had the annotation, which is written again; one that could not be read before is read then."""
+    server = Server({NODE.path: a_node()})
+    client, one = cast("Client", server), covering(FEATURE)
+    one.read(client, nodes.read(client, NODE))
+    one.keep(client, {"GPU-1"}, set())
+    assert one.again(client) is None
+    del server.objects[FEATURE.path]
+    one.made_anew()
+    assert one.again(client) == frozenset()
+    one.keep(client, {"GPU-1"}, set())
+    assert kept(nodes.read(client, FEATURE), "topo-agent.io") == {"GPU-1"}
+    late, server.refused = covering(FEATURE), {("get", FEATURE.path)}
+    assert late.read(client, nodes.read(client, NODE)) is None
+    server.refused.clear()
+    late.made_anew()
+    assert late.again(client) == {"GPU-1"}
+
+
+def test_who_makes_the_node_feature_says_so() -> None:
+    labels, server, made = publisher(FEATURE), Server({NODE.path: a_node()}), list[str]()
+    labels.made = lambda: made.append("made")
+    agreed(labels, rack=R1)
+    session(labels, server)
+    session(labels, server)
+    assert made == ["made"]
+    del server.objects[FEATURE.path]
+    session(labels, server)
+    assert made == ["made"] * 2
 
 
 def test_a_node_feature_is_made_whole() -> None:

@@ -94,9 +94,12 @@ def _loaded(flags: dict[str, str], file: str | None) -> Settings:
 
 
 def readings_of(
-    topology: Topology, operator: Resolved, settings: Settings, *, system_uuid: str | None = None
+    topology: Topology, operator: Resolved, settings: Settings, *, system_uuid: str | None = ""
 ) -> dict[str, Reading]:
-    """What the labels of this machine should say; a mapping that cannot be read is an error here, and told."""
+    """What the labels of this machine should say; a mapping that cannot be read is an error here, and told.
+
+    `system_uuid`: None where there is a Node and it cannot be asked for it.
+    """
     from topo_agent.daemon.settled import settled
     from topo_agent.graph import pairing
     from topo_agent.graph.fabric import Place
@@ -109,7 +112,8 @@ def readings_of(
     if settings.mapping:
         try:
             text = files.text(settings.mapping, mapping.EXPECTED)
-            place = mapping.find(mapping.parse(text, settings.mapping), names, settings.mapping)
+            unnamed = system_uuid is None and not names[1]
+            place = mapping.find(mapping.parse(text, settings.mapping), names, settings.mapping, unnamed=unnamed)
         except (files.Unreadable, mapping.BadMapping) as error:
             raise CouldNot(str(error)) from None
     return readings(topology, pairing.pairs(topology, operator), place)

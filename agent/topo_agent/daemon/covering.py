@@ -28,12 +28,27 @@ class Covering:
         self._carrier, self._domain, self._log = carrier, domain, log
         self._node: Node | None = None  # None: it cannot be read
         self._text = ""
+        self._anew = False
 
-    def read(self, client: Client, node: Node) -> frozenset[str]:
-        """What an earlier run has left. `node` is the Node as it is now."""
-        self._node = node if node.carrier == self._carrier else self._feature(client)
-        self._text = self._node.annotations.get(_key(self._domain), "") if self._node else ""
-        return kept(self._node, self._domain) if self._node else frozenset()
+    def read(self, client: Client, node: Node) -> frozenset[str] | None:
+        """What an earlier run has left; None where it cannot be read. `node` is the Node as it is now."""
+        return self._found(node if node.carrier == self._carrier else self._feature(client))
+
+    def made_anew(self) -> None:
+        """The object that has the labels, which takes the annotation with it. From another thread."""
+        self._anew = True
+
+    def again(self, client: Client) -> frozenset[str] | None:
+        """As `read`, where the object was made anew since; None where it was not, too."""
+        if not self._anew:
+            return None
+        self._anew = False
+        return self._found(self._feature(client))
+
+    def _found(self, node: Node | None) -> frozenset[str] | None:
+        self._node = node
+        self._text = node.annotations.get(_key(self._domain), "") if node else ""
+        return kept(node, self._domain) if node else None
 
     def _feature(self, client: Client) -> Node | None:
         """Without its uid: whoever of us is first makes it, again as well. It holds nothing up where it cannot be."""
@@ -55,7 +70,8 @@ class Covering:
         try:
             client.apply(node.carrier.path, said, manager=nodes.OF_SLICES)
         except Trouble as error:
-            if not (error.kind == "forbidden" or nodes.of_owners(error)):
+            missing = error.kind == "not_found" and node.carrier.kind != "Node"  # its namespace, or its kind
+            if not (missing or error.kind == "forbidden" or nodes.of_owners(error)):
                 raise
             self._log.once("slices memory", f"what others cover cannot be kept at the {node.carrier.kind}: {error}")
         else:

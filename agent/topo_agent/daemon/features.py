@@ -35,6 +35,10 @@ class Features:
         """Without the systemUUID: no API server is asked for it, and the kernel tells it to root alone."""
         return (self._name,)
 
+    @property
+    def unnamed(self) -> bool:
+        return False
+
     def start(self) -> None:
         """There is nothing to start."""
 

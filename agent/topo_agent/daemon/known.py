@@ -30,6 +30,11 @@ class Publisher(Protocol):
         ...
 
     @property
+    def unnamed(self) -> bool:
+        """Is the node's systemUUID still to be learned?"""
+        ...
+
+    @property
     def undecided(self) -> bool:
         """Would another scan soon decide something?"""
         ...
@@ -54,6 +59,9 @@ class Slices(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def unnamed(self) -> bool: ...
 
     @property
     def undecided(self) -> bool: ...
@@ -95,8 +103,10 @@ class Known:
     def question(self) -> dict[str, Json]:
         """What is needed of a scan besides the machine."""
         publishers = [one for one in (self._labels, self._slices) if one is not None]
+        names = [*dict.fromkeys(name for one in publishers for name in one.names)]
         return {
-            "names": [*dict.fromkeys(name for one in publishers for name in one.names)],
+            "names": [*names],
+            "unnamed": len(names) < 2 and any(one.unnamed for one in publishers),
             "labels": bool(publishers),
             "slices": self._settings.slice_numa if self._slices or self._settings.dranet_socket else "",
             "first": self._offer.seen is None,

@@ -5,7 +5,7 @@ It reads the Node once, writes when something differs, and then only watches: th
 
 from __future__ import annotations
 
-import os
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import published
 from topo_agent.daemon.keeper import LASTING, Disputes, Keeper
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.named import Named
 from topo_agent.daemon.own import Family
 from topo_agent.daemon.settled import Settled, remembered, wanted
 from topo_agent.graph.fabric import Reading
@@ -23,6 +24,8 @@ from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import Client
 from topo_agent.publishers.kube.node import Node, Wanted
 from topo_agent.publishers.kube.watching import Watch
+
+_ASK = 300.0  # seconds after which a Node is asked again that did not say its systemUUID
 
 HOLD = 600.0
 """Seconds that a published value may be in doubt before that is told."""
@@ -38,8 +41,9 @@ class Labels(Keeper):
         self._lock = threading.Lock()  # of _held, and of what follows
         self._remembered = False  # what earlier runs published is in _held
         self._began = False  # there is a reading: what is held is more than a memory
-        self.system_uuid: str | None = None
-        self._named = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable once the systemUUID is known
+        self.named = Named(settled.name)
+        self.made: Callable[[], None] = lambda: None
+        """Hears that the object that has the labels was made, by this thread."""
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.disputed: frozenset[str] = frozenset()
         self._there: Mapping[str, str] = {}  # labels that the server has, as far as we know
@@ -72,24 +76,17 @@ class Labels(Keeper):
     @property
     def names(self) -> tuple[str, ...]:
         """What this node may be called in a mapping."""
-        return (self._settled.name, self.system_uuid) if self.system_uuid else (self._settled.name,)
+        return self.named.names
 
-    def fileno(self) -> int:
-        """Wakes the loop: with the systemUUID a mapping may say more of this node."""
-        return self._named
-
-    def heard(self) -> list[str]:
-        try:
-            os.eventfd_read(self._named)
-        except BlockingIOError:
-            return []
-        return ["systemUUID"]
+    @property
+    def unnamed(self) -> bool:
+        return self.named.uuid is None
 
     def families(self) -> list[Family]:
         with self._lock:
             standing = self._held.standing(self._settled.keys)
         sink = "node_labels" if self._settled.carrier.kind == "Node" else "node_feature"
-        return published(sink, self._results, standing, self._there, self.disputed)
+        return published(sink, self._results, standing, self._there, self.disputed & self._there.keys())
 
     # The thread
 
@@ -109,7 +106,7 @@ class Labels(Keeper):
 
     def _read(self, client: Client) -> Node:
         try:
-            node = nodes.read(client, self._settled.carrier, whole=self.system_uuid is None)
+            node = nodes.read(client, self._settled.carrier, whole=self.unnamed)
         except Trouble as error:
             if error.kind == "not_found":
                 self._there = {}
@@ -118,11 +115,15 @@ class Labels(Keeper):
         return node
 
     def _learn_uuid(self, client: Client, node: Node) -> None:
-        """Asked until it is known."""
-        if self.system_uuid is None:
-            self.system_uuid = nodes.system_uuid(client, node, self._settled.name)
-            if self.system_uuid:
-                os.eventfd_write(self._named, 1)
+        """Asked until it is known: before, a mapping with such names says nothing for certain."""
+        if not self.unnamed:
+            return
+        uuid = nodes.system_uuid(client, node, self._settled.name)
+        if uuid is None:
+            self.log.once("labels uuid", f"Node {self._settled.name} cannot be asked for its systemUUID")
+        else:
+            self.log.well("labels uuid", f"Node {self._settled.name} says its systemUUID")
+            self.named.learn(uuid)
 
     def _watch(self, client: Client, node: Node) -> Watch:
         carrier = node.carrier
@@ -133,10 +134,11 @@ class Labels(Keeper):
         """Settle what changes. The Node as it was last, where the watch only ended; Trouble where it broke off."""
         due: float | None = None
         while not self.stopping:
-            event = self.event(due)
+            event = self.event(min(due or math.inf, time.monotonic() + _ASK) if self.unnamed else due)
             if event == "stop":
                 break
             if event is None or event == "changed":
+                self._learn_uuid(client, node)
                 node, due = self._settle(client, node), None
                 continue
             heard, said = event
@@ -191,6 +193,8 @@ class Labels(Keeper):
             raise
         self._there = fresh.labels
         self._results["ok"] += 1
+        if not node.uid:
+            self.made()
         self.log.note("labels", f"{len(want.labels)} labels of {node.carrier.kind} {node.carrier.name} published")
         return fresh._replace(system_uuid=node.system_uuid)
 

@@ -43,6 +43,7 @@ class Question(NamedTuple):
     again: tuple[str, ...] = ()  # "link_width:pci:0000:41:00.0": earlier readings found that link low, too
     mapping: str | None = None  # a file that says where nodes stand
     names: tuple[str, ...] = ()  # of this node, in that file
+    unnamed: bool = False  # its systemUUID is still to be learned
     labels: bool = False  # what the node's labels should say
     slices: str = ""  # the devices of its ResourceSlice, too: how they say their NUMA node, "scalar" or "list"
     stale_after: float = 600.0  # seconds for which a driver's last answers stand
@@ -151,7 +152,7 @@ def _phases(account: Account, seconds: float) -> dict[str, Json]:
 def _place(question: Question) -> Place:
     from topo_agent.readers.mapping import place
 
-    return place(question.mapping, question.names)
+    return place(question.mapping, question.names, unnamed=question.unnamed)
 
 
 class _BadOverlay(Exception):

@@ -18,6 +18,7 @@ from topo_agent.daemon.counts import sliced
 from topo_agent.daemon.covering import Covering
 from topo_agent.daemon.keeper import Disputes, Keeper
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.named import Named
 from topo_agent.daemon.offer import DeviceData
 from topo_agent.daemon.own import Family
 from topo_agent.daemon.remembered import Remembered
@@ -82,10 +83,11 @@ class Slices(Keeper):
         self._covering = Covering(form.memory, form.domain, log)
         self._generation = 0
         self._stands: bool | None = None  # our slice, as far as we know: when it is gone, somebody took it
+        self._recalled = False  # what earlier runs kept of others is in _remembered
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
         self.cut: dict[str, int] = {}
         self.why_held: str | None = None
-        self.system_uuid: str | None = None
+        self.named = Named(form.node)
 
     def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None:
         """What a scan found."""
@@ -104,7 +106,16 @@ class Slices(Keeper):
     @property
     def names(self) -> tuple[str, ...]:
         """What this node may be called in a mapping."""
-        return (self._form.node, self.system_uuid) if self.system_uuid else (self._form.node,)
+        return self.named.names
+
+    @property
+    def unnamed(self) -> bool:
+        return self.named.uuid is None
+
+    def carrier_made(self) -> None:
+        """The object that has the labels is a new one: what is kept at it has to be kept again."""
+        self._covering.made_anew()
+        self.changed()
 
     @property
     def undecided(self) -> bool:
@@ -131,11 +142,11 @@ class Slices(Keeper):
         ]
 
     def session(self, client: Client) -> None:
+        node = nodes.read(client, nodes.node_carrier(self._form.node), whole=self.unnamed)
+        self.named.learn(node.system_uuid or "")
         if slices.minor(client) < slices.SINCE:
             self.why_held = slices.TOO_OLD.format(client.host)
             raise Trouble("refused", f"held back: {self.why_held}")
-        node = nodes.read(client, nodes.node_carrier(self._form.node), whole=self.system_uuid is None)
-        self.system_uuid = node.system_uuid or self.system_uuid or ""
         state = _State(node.uid)
         mine, version = slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={self._form.node}"))
         classes, classed = slices.listed(client.get(slices.CLASSES))
@@ -151,18 +162,22 @@ class Slices(Keeper):
         self.log.well(self.subject, "the API server answers again")
         self._watch_both(client, state, of_slices, of_classes)
 
-    def _begin(self, state: _State, words: frozenset[str]) -> None:
+    def _begin(self, state: _State, words: frozenset[str] | None) -> None:
         """The memory of earlier runs: what stood in our slice, and what others covered."""
         ours = [one for one in state.slices.values() if slices.driver(one) == self._form.domain]
         self._generation = max([self._generation, *map(slices.generation, ours)])
         with self._lock:
             self._held.remember({name: Fact(text, "slice", logs.now()) for name, text in slices.shared(ours).items()})
-        now = time.monotonic()
-        if self._stands is None:
-            self._remembered.remember(words, now, wiped=not ours)
-        elif self._stands and not ours:
-            self._remembered.wiped(now)
+        if self._stands and not ours:
+            self._remembered.wiped(time.monotonic())
+        self._recall(words, wiped=not ours)
         self._stands = bool(ours)
+
+    def _recall(self, words: frozenset[str] | None, *, wiped: bool) -> None:
+        """Once, as soon as it can be read: from then on it is this run that keeps it."""
+        if words is not None and not self._recalled:
+            self._remembered.remember(words, time.monotonic(), wiped=wiped)
+            self._recalled = True
 
     def _watch_both(self, client: Client, state: _State, of_slices: Watch, of_classes: Watch) -> None:
         disputes, due = Disputes(), None
@@ -303,6 +318,7 @@ class Slices(Keeper):
         with self._lock:
             candidates = self._candidates or ()
         mine = {word for one in candidates for word in (one.address, one.uid)}
+        self._recall(self._covering.again(client), wiped=False)
         self._covering.keep(client, self._remembered.words, mine)
 
     def _hold(self, why: str) -> None:

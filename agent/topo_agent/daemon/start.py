@@ -11,7 +11,7 @@ from topo_agent.daemon import memory
 from topo_agent.daemon.counts import Counts, together
 from topo_agent.daemon.dranet import Webhook
 from topo_agent.daemon.features import Features
-from topo_agent.daemon.known import Known, Publisher
+from topo_agent.daemon.known import Known
 from topo_agent.daemon.kube import Labels
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.loop import Loop, Waker
@@ -39,6 +39,8 @@ def start(
     counts = Counts()
     wakers = [*_wakers(log)] if source is None else []
     labels, slices = _labels(settings, log), _slices(settings, log)
+    if isinstance(labels, Labels) and slices is not None:
+        labels.made = slices.carrier_made
     events = _events(settings, log)
     publishers = [one for one in (labels, slices, events) if one is not None]
     offer = Offer(
@@ -64,7 +66,7 @@ def start(
         known=known,
         offer=offer,
         counts=counts,
-        wakers=[*wakers, *_mapping(settings, labels, log)],
+        wakers=[*wakers, *_mapping(settings, [labels, slices], log)],
         polling=source is not None or len(wakers) < _KINDS,
         reload=reload,
         notify=notify,
@@ -97,7 +99,7 @@ def _wakers(log: Log) -> Iterator[Waker]:
             log.trouble("events", f"none of {what} will come ({error}): looking every minute instead")
 
 
-def _labels(settings: Settings, log: Log) -> Publisher | None:
+def _labels(settings: Settings, log: Log) -> Labels | Features | None:
     """Nothing of Kubernetes is imported where no labels are wanted."""
     if settings.labels == "off":
         return None
@@ -130,12 +132,12 @@ def _events(settings: Settings, log: Log) -> Events | None:
     return Events(told, lambda: Client(kubeconfig=settings.kubeconfig, context=settings.context), log)
 
 
-def _mapping(settings: Settings, labels: Publisher | None, log: Log) -> Iterator[Waker]:
-    if settings.mapping and (labels is not None or settings.slice_mode != "off"):
+def _mapping(settings: Settings, publishers: list[Labels | Features | Slices | None], log: Log) -> Iterator[Waker]:
+    """What changes where this node stands: its file, and how the node is called in it."""
+    if settings.mapping and any(publishers):
         from topo_agent.host.inotify import FileEvents
 
-        if isinstance(labels, Labels):
-            yield labels
+        yield from (one.named for one in publishers if one is not None and not isinstance(one, Features))
         try:
             yield FileEvents(settings.mapping)
         except Unavailable as error:

@@ -74,12 +74,13 @@ class Held:
 
     def failed(self, why: str, now: float) -> None:
         """Nothing could be read: nobody is sure of anything, and nothing is taken back for that."""
-        for name in self._published.keys() | self._candidates.keys():
+        for name in self._published.keys() | self._candidates.keys() | self._unsure.keys():
             self._doubt(name, why, now)
 
     def doubted(self, now: float, hold: float) -> Iterable[tuple[str, str]]:
         """(name, why) of what is published and has not been confirmed for longer than `hold` seconds."""
-        return [(name, why) for name, (since, why) in sorted(self._unsure.items()) if now - since > hold]
+        unsure = ((name, *self._unsure[name]) for name in sorted(self._unsure.keys() & self._published.keys()))
+        return [(name, why) for name, since, why in unsure if now - since > hold]
 
     def standing(self, keys: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
         """(key, value, "published" or "suspect", source) of every label that stands."""
@@ -91,9 +92,8 @@ class Held:
 
     def _doubt(self, name: str, why: str, now: float) -> None:
         self._candidates.pop(name, None)
-        if name in self._published:
-            since, _ = self._unsure.get(name, (now, ""))
-            self._unsure[name] = (since, why)
+        since, _ = self._unsure.get(name, (now, ""))
+        self._unsure[name] = (since, why)
 
     def _decide(self, name: str, reading: Reading, time: str) -> None:
         mine = self._published.get(name)

@@ -25,8 +25,8 @@ EXPECTED = "a mapping of nodes (CSV)"
 
 _SIGNS = 256  # of one field
 _PATTERN = re.compile(r"[A-Za-z0-9._:*?-]{1,253}", re.ASCII)
-_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.ASCII)
-_OF_UUID = re.compile(r"[0-9a-f?-]{32}|[0-9a-f?-]{36}|(?=.*\*)[0-9a-f*?-]+", re.ASCII)
+# Whole, or a pattern of one: its first dash is the ninth sign.
+_OF_UUID = re.compile(r"[0-9a-f?-]{32}|[0-9a-f?-]{36}|(?![^*]{0,7}-)(?=.*\*)[0-9a-f*?-]+", re.ASCII)
 
 
 class BadMapping(Exception):
@@ -50,15 +50,15 @@ def parse(text: str, name: str) -> tuple[Line, ...]:
         raise BadMapping(f"{name}: expected {EXPECTED}: {error}") from None
 
 
-def find(lines: Iterable[Line], names: Iterable[str], name: str) -> Place:
+def find(lines: Iterable[Line], names: Iterable[str], name: str, *, unnamed: bool = False) -> Place:
     """Where the node that has these names stands. Two lines that fit are an error: which one is meant is not known.
 
-    That none fits is certain only where the node's systemUUID is among its names, or no line can be of one.
+    `unnamed`: its systemUUID is still to be learned. Nothing is certain then where a line may be of one.
     """
     lines, words = tuple(lines), [one.lower() for one in names if one]
+    if unnamed and any(map(_of_uuid, lines)):
+        return Place({}, f"a line of {name} may name the systemUUID of this node, which is not known", certain=False)
     found = [line for line in lines if any(_fits(line.nodes, word) for word in words)]
-    if not found and any(map(_of_uuid, lines)) and not any(map(_UUID.fullmatch, words)):
-        return Place({}, f"no line of {name} names this node, and its systemUUID is not known", certain=False)
     if not found:
         return Place({}, f"no line of {name} names this node")
     if len(found) > 1:
@@ -66,12 +66,12 @@ def find(lines: Iterable[Line], names: Iterable[str], name: str) -> Place:
     return Place(found[0].values, f"{name}:{found[0].number} does not say it")
 
 
-def place(path: str | None, names: Iterable[str]) -> Place:
+def place(path: str | None, names: Iterable[str], *, unnamed: bool = False) -> Place:
     """What the file says of a node; a file that cannot be read or does not fit says nothing for certain."""
     if not path:
         return Place({}, "no mapping is set")
     try:
-        return find(parse(files.text(path, EXPECTED), path), names, path)
+        return find(parse(files.text(path, EXPECTED), path), names, path, unnamed=unnamed)
     except (files.Unreadable, BadMapping) as error:
         return Place({}, str(error), certain=False)
 
