@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -44,7 +44,7 @@ class Server:
     def __init__(self, objects: Mapping[str, Object], refused: Iterable[tuple[str, str]] = ()) -> None:
         self.objects: dict[str, Any] = {**objects}
         self.refused, self.asked = set(refused), list[tuple[str, str]]()
-        self.refusal = "forbidden"
+        self.refusal: Literal["forbidden", "not_found"] = "forbidden"
         self.annotated = dict[str, set[str]]()  # by manager
 
     def _may(self, verb: str, path: str) -> None:
@@ -69,11 +69,9 @@ class Server:
             managed((part, "labels"), said, manager),
         ]
         mine = body["metadata"].get("annotations", {})
-        about["annotations"] = {
-            key: text
-            for key, text in about.get("annotations", {}).items()
-            if key not in self.annotated.get(manager, ())
-        } | mine
+        owned = self.annotated.get(manager, set())
+        others = {key: text for key, text in about.get("annotations", {}).items() if key not in owned}
+        about["annotations"] = others | mine
         self.annotated[manager] = {*mine}
         holder = stands.setdefault(part, {})
         holder["labels"] = holder.get("labels", {}) | said
@@ -277,7 +275,7 @@ def test_what_others_cover_is_kept_where_the_labels_are(carrier: Carrier) -> Non
     client, one = cast("Client", server), covering(carrier)
     assert one.read(client, nodes.read(client, NODE)) == frozenset()
     one.keep(client, {"0000:41:00.0", "GPU-1"}, set())
-    assert one.read(client, nodes.read(client, NODE)) == {"0000:41:00.0", "GPU-1"}
+    assert one.read(client, nodes.read(client, NODE)) == frozenset({"0000:41:00.0", "GPU-1"})
     assert server.objects[carrier.path]["metadata"]["annotations"] == {"topo-agent.io/covered": "0000:41:00.0,GPU-1"}
     count = len(server.asked)
     one.keep(client, {"GPU-1", "0000:41:00.0"}, set())
@@ -329,7 +327,7 @@ def test_a_node_feature_that_is_made_anew() -> None:
     assert late.read(client, nodes.read(client, NODE)) is None
     server.refused.clear()
     late.made_anew()
-    assert late.again(client) == {"GPU-1"}
+    assert late.again(client) == frozenset({"GPU-1"})
 
 
 def test_who_makes_the_node_feature_says_so() -> None:

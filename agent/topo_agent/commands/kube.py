@@ -87,7 +87,11 @@ def publish(look: Look, dry_run: str | None, with_slice: bool, settings: Callabl
     _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: {_done(changed=changed, dry_run=dry_run)}")
     if with_slice:
         with _asking("get, list, create, update and delete resourceslices and list deviceclasses"):
-            others = covered(_slices(client, by), by_others_than=by.domain).also(kept(node, by.domain))
+            others = covered(_slices(client, by), by_others_than=by.domain)
+            left = kept(node, by.domain) - others.addresses - others.uids
+            if left:
+                _tell(f"{chosen.carrier.kind} {chosen.carrier.name}: an agent left that others cover {len(left)} more")
+            others = others.also(left)
             _publish_slice(client, slice_of(topology, by, readings, others), dry_run)
     finish(topology, look)
 
