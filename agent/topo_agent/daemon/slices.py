@@ -8,10 +8,8 @@ has to be prepared for them.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple
 
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import sliced
@@ -21,52 +19,19 @@ from topo_agent.daemon.log import Log
 from topo_agent.daemon.named import Named
 from topo_agent.daemon.offer import DeviceData
 from topo_agent.daemon.own import Family
+from topo_agent.daemon.planned import Form, Found, Plan, State, plan
 from topo_agent.daemon.remembered import Remembered
-from topo_agent.graph.covered import covered, unguarded
 from topo_agent.graph.fabric import Reading
-from topo_agent.graph.held import Fact, Held
+from topo_agent.graph.held import Fact
 from topo_agent.host import Json
 from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube import slices
 from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import Client
-from topo_agent.publishers.kube.node import Carrier
-from topo_agent.publishers.kube.slices import SHARED, Wanted
+from topo_agent.publishers.kube.slices import Wanted
 from topo_agent.publishers.kube.watching import Watch
-from topo_agent.views.slices import Candidate, fitted
 
 _SOON = 0.2  # seconds after which what others changed in theirs is looked at: one change seldom comes alone
-
-
-class Form(NamedTuple):
-    """What the slice goes by."""
-
-    node: str
-    domain: str
-    mode: Literal["inventory", "allocatable"]
-    virtual: bool  # virtual functions, too
-    memory: Carrier  # where it is kept what others cover
-
-    @property
-    def taint(self) -> str | None:
-        return slices.taint(self.domain) if self.mode == "inventory" else None
-
-
-class _State:
-    """What one session knows of the cluster."""
-
-    def __init__(self, uid: str) -> None:
-        self.uid = uid
-        self.slices: dict[str, Object] = {}
-        self.classes: dict[str, Object] = {}
-        self.refused: tuple[Wanted, str] | None = None  # what the server does not take, and why
-
-
-class _Plan(NamedTuple):
-    want: Wanted
-    current: Object | None  # what it is
-    stale: list[Object]  # others of our driver
-    why: str | None  # it is held back
 
 
 class Slices(Keeper):
@@ -75,10 +40,7 @@ class Slices(Keeper):
     def __init__(self, form: Form, connect: Callable[[], Client], log: Log) -> None:
         super().__init__("slices", connect, log)
         self._form = form
-        self._lock = threading.Lock()  # of the next three
-        self._candidates: tuple[Candidate, ...] | None = None
-        self._held = Held()
-        self._settled = False  # readings have agreed at least once
+        self._found = Found(virtual=form.virtual)
         self._remembered = Remembered()
         self._covering = Covering(form.memory, form.domain, log)
         self._generation = 0
@@ -91,16 +53,7 @@ class Slices(Keeper):
 
     def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None:
         """What a scan found."""
-        found = tuple(
-            one for one in (Candidate(*device) for device in devices) if self._form.virtual or not one.virtual
-        )
-        with self._lock:
-            before = (self._candidates, self._held.published, self._settled)
-            self._candidates = found
-            self._held.read({name: one for name, one in readings.items() if name in SHARED}, now, logs.now())
-            self._settled = self._settled or not self._held.undecided
-            after = (self._candidates, self._held.published, self._settled)
-        if before != after:
+        if self._found.read(devices, readings, now):
             self.changed()
 
     @property
@@ -119,8 +72,7 @@ class Slices(Keeper):
 
     @property
     def undecided(self) -> bool:
-        with self._lock:
-            return self._held.undecided
+        return self._found.undecided
 
     def families(self) -> list[Family]:
         return sliced(self._results, self.cut, self.why_held)
@@ -147,7 +99,7 @@ class Slices(Keeper):
         if slices.minor(client) < slices.SINCE:
             self.why_held = slices.TOO_OLD.format(client.host)
             raise Trouble("refused", f"held back: {self.why_held}")
-        state = _State(node.uid)
+        state = State(node.uid)
         mine, version = slices.listed(client.get(slices.SLICES, field=f"spec.nodeName={self._form.node}"))
         classes, classed = slices.listed(client.get(slices.CLASSES))
         state.slices = {slices.about(one, "name"): one for one in mine}
@@ -162,12 +114,11 @@ class Slices(Keeper):
         self.log.well(self.subject, "the API server answers again")
         self._watch_both(client, state, of_slices, of_classes)
 
-    def _begin(self, state: _State, words: frozenset[str] | None) -> None:
+    def _begin(self, state: State, words: frozenset[str] | None) -> None:
         """The memory of earlier runs: what stood in our slice, and what others covered."""
         ours = [one for one in state.slices.values() if slices.driver(one) == self._form.domain]
         self._generation = max([self._generation, *map(slices.generation, ours)])
-        with self._lock:
-            self._held.remember({name: Fact(text, "slice", logs.now()) for name, text in slices.shared(ours).items()})
+        self._found.remember({name: Fact(text, "slice", logs.now()) for name, text in slices.shared(ours).items()})
         if self._stands and not ours:
             self._remembered.wiped(time.monotonic())
         self._recall(words, wiped=not ours)
@@ -179,7 +130,7 @@ class Slices(Keeper):
             self._remembered.remember(words, time.monotonic(), wiped=wiped)
             self._recalled = True
 
-    def _watch_both(self, client: Client, state: _State, of_slices: Watch, of_classes: Watch) -> None:
+    def _watch_both(self, client: Client, state: State, of_slices: Watch, of_classes: Watch) -> None:
         disputes, due = Disputes(), None
         while not self.stopping:
             rest = min(math.inf if due is None else due, self._remembered.due())
@@ -205,99 +156,69 @@ class Slices(Keeper):
                 self._covering.read(client, node)
             due = self._due(state, said, due, disputes)
 
-    def _due(self, state: _State, event: Object, due: float | None, disputes: Disputes) -> float | None:
+    def _due(self, state: State, event: Object, due: float | None, disputes: Disputes) -> float | None:
         """When it is to be put right. Only over our own slice is there somebody to be patient with."""
-        if event["type"] == "BOOKMARK" or not self._differs(state):
+        found = None if event["type"] == "BOOKMARK" else self._plan(state)
+        if found is None or not found.differs:
             return due
         now = time.monotonic()
         if not self._is_ours(event["object"]):
             return min(due or math.inf, now + _SOON)
         return now + disputes.patience(now) if due is None else due
 
-    def _wiped(self, state: _State, gone: Object) -> bool:
+    def _wiped(self, state: State, gone: Object) -> bool:
         """Is it more than one driver that went? Ours is never taken away by a driver that goes."""
         return bool(self._stands) if self._is_ours(gone) else not state.slices
 
     def _is_ours(self, one: Json) -> bool:
         """Our slice itself; there is no other of our driver, or not for long."""
-        form = self._form
-        return isinstance(one, dict) and slices.about(one, "name") == slices.name_of(form.node, form.domain)
+        return isinstance(one, dict) and slices.about(one, "name") == self._form.name
 
     # What should be
 
-    def _differs(self, state: _State) -> bool:
-        plan = self._plan(state)
-        if plan is None:
-            return False
-        if plan.why is not None or not plan.want.devices:
-            return plan.current is not None or bool(plan.stale)
-        return bool(plan.stale) or plan.current is None or not slices.same(plan.current, plan.want)
+    def _plan(self, state: State) -> Plan | None:
+        found = plan(self._form, state, self._found, self._remembered, time.monotonic())
+        if found is not None:
+            self._tell_cut(found.cut)
+        return found
 
-    def _plan(self, state: _State) -> _Plan | None:
-        """None while nothing is known yet: what stands is left."""
-        form, now = self._form, time.monotonic()
-        others = covered(state.slices.values(), by_others_than=form.domain)
-        self._remembered.look(others, now)
-        ours = slices.ours(state.slices.values(), form.domain)
-        name = slices.name_of(form.node, form.domain)
-        current = next((one for one in ours if slices.about(one, "name") == name), None)
-        stale = [one for one in ours if one is not current]
-        with self._lock:
-            candidates, facts, settled = self._candidates, self._held.published, self._settled
-        if candidates is None or not settled:
-            return None
-        shared = {word: facts[name].raw for name, word in SHARED.items() if name in facts}
-        left = [one for one in candidates if not self._remembered.has(one)]
-        fit = fitted(left, shared, taint=form.taint)
-        self._tell_cut(fit.cut)
-        want = Wanted(form.node, state.uid, form.domain, fit.devices, form.mode == "allocatable")
-        return _Plan(want, current, stale, self._why_held(state, want))
-
-    def _tell_cut(self, cut: dict[str, int]) -> None:
+    def _tell_cut(self, cut: Mapping[str, int]) -> None:
         """A slice that does not hold everything is told once, and in a metric."""
-        self.cut = cut
+        self.cut = {**cut}
         lost = ", ".join(f"{count} {what}" for what, count in cut.items() if count)
         if lost:
             self.log.once("slices cut", f"{lost} do not fit into one ResourceSlice")
         else:
             self.log.well("slices cut", "everything fits again")
 
-    def _why_held(self, state: _State, want: Wanted) -> str | None:
-        open_ = unguarded(state.classes.values())
-        if open_:
-            some = ", ".join(open_[:3]) + (f" and {len(open_) - 3} more" if len(open_) > 3 else "")
-            return slices.OPEN.format(some)
-        refused = state.refused
-        return refused[1] if refused is not None and refused[0] == want else None
-
-    def _settle(self, client: Client, state: _State) -> None:
-        plan = self._plan(state)
-        if plan is None:
+    def _settle(self, client: Client, state: State) -> None:
+        planned = self._plan(state)
+        if planned is None:
             return
-        for one in plan.stale:
+        for one in planned.stale:
             slices.delete(client, one)
             state.slices.pop(slices.about(one, "name"), None)
-        if plan.why is not None:
-            self._hold(plan.why)
+        if planned.why is not None:
+            self._hold(planned.why)
         elif self.why_held is not None:
             self.why_held = None
             self.log.well("slices held", "slices are held back no more")
-        if plan.why is not None or not plan.want.devices:
-            self._withdraw(client, state, plan.current)
-        elif plan.current is None or not slices.same(plan.current, plan.want):
-            self._write(client, state, plan.want, plan.current)
+        if planned.why is not None or not planned.want.devices:
+            self._withdraw(client, state, planned.current)
+        elif planned.current is None or not slices.same(planned.current, planned.want):
+            self._write(client, state, planned.want, planned.current)
         else:
             self._stands = True
         self._keep_covered(client)
 
-    def _withdraw(self, client: Client, state: _State, current: Object | None) -> None:
+    def _withdraw(self, client: Client, state: State, current: Object | None) -> None:
         self._stands = False  # before it goes: that it is gone is no news then
         if current is not None:
             slices.delete(client, current)
             state.slices.pop(slices.about(current, "name"), None)
             self.log.note("slices", f"withdrawn from node {self._form.node}")
 
-    def _write(self, client: Client, state: _State, want: Wanted, current: Object | None) -> None:
+    def _write(self, client: Client, state: State, want: Wanted, current: Object | None) -> None:
         try:
             said = slices.write(client, want, current, last=self._generation)
         except Trouble as error:
@@ -315,11 +236,8 @@ class Slices(Keeper):
         self.log.note("slices", f"{len(want.devices)} devices of node {want.node} published as {want.driver}")
 
     def _keep_covered(self, client: Client) -> None:
-        with self._lock:
-            candidates = self._candidates or ()
-        mine = {word for one in candidates for word in (one.address, one.uid)}
         self._recall(self._covering.again(client), wiped=False)
-        self._covering.keep(client, self._remembered.words, mine)
+        self._covering.keep(client, self._remembered.words, self._found.words)
 
     def _hold(self, why: str) -> None:
         self.why_held = why

@@ -114,7 +114,8 @@ def _labels(settings: Settings, log: Log) -> Labels | Features | None:
 def _slices(settings: Settings, log: Log) -> Slices | None:
     if settings.slice_mode == "off":
         return None
-    from topo_agent.daemon.slices import Form, Slices
+    from topo_agent.daemon.planned import Form
+    from topo_agent.daemon.slices import Slices
     from topo_agent.publishers.kube.client import Client
 
     chosen = settled(settings)
