@@ -128,6 +128,10 @@ def test_a_node_whose_uuid_is_not_known(node: str) -> None:
         why = "a line of f may name the systemUUID of this node, which is not known"
         assert found == Place({}, why, certain=False)
         assert find(parse(text, "f"), ["gpu-b-12", "0" * 31 + "1"], "f").certain
+    # Where nobody will learn it, a line that fits counts.
+    assert find(parse(text, "f"), ["gpu-b-12"], "f").values == {"rack": "r9"}
+    found = find(parse(f"node,rack\n{node},r1\n", "f"), ["gpu-b-12"], "f")
+    assert found == Place({}, "no line of f names this node, and its systemUUID is not known", certain=False)
 
 
 @pytest.mark.parametrize("node", ["gpu-a-*", "n1", "fade", "rack7-node?", "b200-*", "a100-*", "dc1-*"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 import pytest
 
+from topo_agent.daemon import kube
 from topo_agent.daemon.covering import Covering, kept
 from topo_agent.daemon.features import Features
 from topo_agent.daemon.kube import Labels
@@ -211,6 +213,34 @@ def test_a_node_that_may_not_be_read() -> None:
     assert server.objects[FEATURE.path]["spec"]["labels"] == {RACK: "r1"}
     server.refused.clear()
     server.objects[NODE.path] = a_node()
+    session(labels, server)
+    assert [*labels.names] == [NAME, UUID]
+
+
+class Bookmarks:
+    """A watch on which nothing happens."""
+
+    def events(self) -> Iterator[Object]:
+        for _ in range(30):
+            time.sleep(0.02)
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}
+
+    def close(self) -> None:
+        """It ends by itself."""
+
+
+class Granting(Server):
+    """The right to read Nodes comes while a watch goes on."""
+
+    def watch(self, *_: object, **__: object) -> Any:
+        self.refused.clear()
+        return Bookmarks()
+
+
+def test_a_right_that_comes_while_a_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bookmarks come more often than the Node is asked again: that must not put it off."""
+    monkeypatch.setattr(kube, "_ASK", 0.1)
+    labels, server = publisher(FEATURE), Granting({NODE.path: a_node()}, [("get", NODE.path)])
     session(labels, server)
     assert [*labels.names] == [NAME, UUID]
 

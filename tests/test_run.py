@@ -354,8 +354,8 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     no page, no series, no file. A new scanner makes all good, and what changed meanwhile is told.
     """
     hold, around = stuck(tmp_path)
-    agent = start("--timeout", "1", "--stale-after", "30s", around=around + JUMP)
-    file = tmp_path / "state/topology.json"
+    file, collected = tmp_path / "state/topology.json", tmp_path / "collected.prom"
+    agent = start("--timeout", "1", "--stale-after", "30s", "--textfile", str(collected), around=around + JUMP)
     agent.wait_for(file.exists)
 
     early = agent.scans("given_up")  # the first one may have been too slow here
@@ -367,12 +367,14 @@ def test_a_scanner_that_is_stuck(start: Start, box: Path, tmp_path: Path) -> Non
     assert agent.metrics()["topo_agent_stale"] == 1
     assert devices(agent.topology()) == {NIC, OTHER, THIRD}
     assert "stale for" in agent.get("/").body
+    agent.wait_for(lambda: "\ntopo_agent_stale 1.0\n" in collected.read_text())
     agent.send(signal.SIGUSR1)
     agent.wait_for(lambda: agent.get("/topology.json").status == 503)
     said = agent.metrics()
     assert not [series for series in said if series.startswith("topo_nic_info")]
     assert said['topo_agent_scans_total{result="ok"}'] == 1
     assert not file.exists()
+    assert not collected.exists()
     assert agent.get("/healthz").status == 200
     assert agent.get("/readyz").status == 503
 

@@ -10,7 +10,7 @@ from topo_agent.facts import Inventory
 from topo_agent.graph import checks, pairing
 from topo_agent.graph.applied import Resolved, resolve
 from topo_agent.graph.build import build
-from topo_agent.graph.fabric import Place
+from topo_agent.graph.fabric import Place, unsure
 from topo_agent.graph.overlay import EMPTY, Overlay
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
@@ -53,6 +53,11 @@ def _devices(topology: Topology, slices: str) -> list[Json]:
 
     numa: Literal["scalar", "list"] = "list" if slices == "list" else "scalar"
     return [[*one] for one in candidates(topology, numa=numa)]
+
+
+def doubted(readings: Iterable[str], why: str) -> dict[str, Json]:
+    """Nobody is sure of any of them."""
+    return {name: [*unsure("driver", why)] for name in readings}
 
 
 def labels(topology: Topology, choices: Choices, place: Place) -> dict[str, Json]:

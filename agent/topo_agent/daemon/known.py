@@ -131,7 +131,7 @@ class Known:
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._heard(seen, now)
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
-        self._written.metrics([*seen.families, single("topo_agent_stale", int(bool(seen.stale)))])
+        self._collect(seen, stale=bool(seen.stale))
         # What a driver adds to the first look is in the file, and no change of the machine.
         changed = before is None or not before.whole or not seen.same_structure(before)
         changed = changed or bool(seen.stale) != bool(before and before.stale)
@@ -146,6 +146,10 @@ class Known:
             self._counts.scans["ok"] += 1
             self._log.well("scan", "scans succeed again")
 
+    def _collect(self, seen: Seen, *, stale: bool) -> None:
+        """The file for a textfile collector."""
+        self._written.metrics([*seen.families, single("topo_agent_stale", int(stale))])
+
     def _heard(self, seen: Seen, now: float) -> None:
         """A driver that is silent: as long as its last answers stand they are stale, and that is said."""
         self._counts.stale = bool(seen.stale)
@@ -154,7 +158,8 @@ class Known:
         if not seen.whole:
             return
         if not seen.silent:
-            self._log.well("driver", "it answers again")
+            there = seen.cost.get("up", {}).get("nvml")
+            self._log.well("driver", "it answers again" if there else "there is none any more")
         elif seen.stale:
             self._log.once("driver", "silent: its last answers stand", because=seen.silent)
         else:
@@ -189,6 +194,8 @@ class Known:
             self._failing = now
             silent = self._offer.stale_since  # a driver, before this
             self._offer.stale_since = self._good if silent is None else min(silent, self._good)
+            if self._offer.seen is not None:
+                self._collect(self._offer.seen, stale=True)
         if self._labels is not None:
             self._labels.failed(why, now)
         self._counts.failed(how)

@@ -42,6 +42,7 @@ class Labels(Keeper):
         self._remembered = False  # what earlier runs published is in _held
         self._began = False  # there is a reading: what is held is more than a memory
         self.named = Named(settled.name)
+        self._ask = math.inf  # when its Node is asked again for the systemUUID
         self.made: Callable[[], None] = lambda: None
         """Hears that the object that has the labels was made, by this thread."""
         self._results = {"ok": 0, "conflict": 0, "denied": 0, "error": 0}
@@ -118,6 +119,7 @@ class Labels(Keeper):
         """Asked until it is known: before, a mapping with such names says nothing for certain."""
         if not self.unnamed:
             return
+        self._ask = time.monotonic() + _ASK
         uuid = nodes.system_uuid(client, node, self._settled.name)
         if uuid is None:
             self.log.once("labels uuid", f"Node {self._settled.name} cannot be asked for its systemUUID")
@@ -134,11 +136,12 @@ class Labels(Keeper):
         """Settle what changes. The Node as it was last, where the watch only ended; Trouble where it broke off."""
         due: float | None = None
         while not self.stopping:
-            event = self.event(min(due or math.inf, time.monotonic() + _ASK) if self.unnamed else due)
+            event = self.event(min(due or math.inf, self._ask) if self.unnamed else due)
             if event == "stop":
                 break
-            if event is None or event == "changed":
+            if time.monotonic() >= self._ask:  # whatever came: bookmarks do every minute
                 self._learn_uuid(client, node)
+            if event is None or event == "changed":
                 node, due = self._settle(client, node), None
                 continue
             heard, said = event

@@ -118,10 +118,13 @@ def _answer(question: Question, lasting: Lasting | None, *, kept: _Kept | None =
         said = forms.forms(*seen, pairs=question.pairs, again=question.again, slices=question.slices)
         said["whole"] = lasting is not None
         # Labels of a silent driver are held: its last answers, read once more, are no second reading.
-        said["labels"] = {}
-        with contextlib.suppress(Unresolved):  # what the overlay speaks of, only that driver tells
-            sure = seen if heard is inventory else forms.built(heard, overlay)
-            said["labels"] = forms.labels(*sure, place) if place else {}
+        labels = forms.labels(*seen, place) if place else {}
+        if place and heard is not inventory:
+            try:
+                labels = forms.labels(*forms.built(heard, overlay), place)
+            except Unresolved as error:  # what the overlay speaks of, only that driver tells
+                labels = forms.doubted(labels, str(error))
+        said["labels"] = labels
         noted = Counter(("graph", one.level) for one in {*seen[0].diagnostics}.difference(inventory.diagnostics))
     cost: dict[str, Json] = {
         "cpu_seconds": _processor_seconds() - spent,

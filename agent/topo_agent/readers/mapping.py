@@ -53,12 +53,15 @@ def parse(text: str, name: str) -> tuple[Line, ...]:
 def find(lines: Iterable[Line], names: Iterable[str], name: str, *, unnamed: bool = False) -> Place:
     """Where the node that has these names stands. Two lines that fit are an error: which one is meant is not known.
 
-    `unnamed`: its systemUUID is still to be learned. Nothing is certain then where a line may be of one.
+    `unnamed`: its systemUUID is still to be learned. Nothing is certain then where a line may be of one; where nobody
+    will learn it, it is not certain that there is none.
     """
     lines, words = tuple(lines), [one.lower() for one in names if one]
     if unnamed and any(map(_of_uuid, lines)):
         return Place({}, f"a line of {name} may name the systemUUID of this node, which is not known", certain=False)
     found = [line for line in lines if any(_fits(line.nodes, word) for word in words)]
+    if not found and len({*words}) < 2 and any(map(_of_uuid, lines)):
+        return Place({}, f"no line of {name} names this node, and its systemUUID is not known", certain=False)
     if not found:
         return Place({}, f"no line of {name} names this node")
     if len(found) > 1:
