@@ -513,8 +513,8 @@ def test_beside_vendors(cluster: Cluster, start: Start, nvidia: Vendor) -> None:
     assert not nvidia.log
 
 
-def test_the_memory_outlives_a_boot(cluster: Cluster, start: Start) -> None:
-    """The agent is there before the drivers: their functions are not in ours."""
+def booted_beside_dranet(cluster: Cluster, start: Start) -> None:
+    """An agent has seen dranet's slice; then all slices are gone, and nobody is back yet."""
     cluster.node(NODE)
     published(cluster, "dra.net", *of_dranet())
     agent = start()
@@ -522,6 +522,11 @@ def test_the_memory_outlives_a_boot(cluster: Cluster, start: Start) -> None:
     agent.wait_for(lambda: cluster.api("GET", f"/api/v1/nodes/{NODE}")["metadata"].get("annotations"))
     agent.kill()
     wiped(cluster)
+
+
+def test_the_memory_outlives_a_boot(cluster: Cluster, start: Start) -> None:
+    """The agent is there before the drivers: their functions are not in ours."""
+    booted_beside_dranet(cluster, start)
     agent = start()
     agent.wait_for(lambda: ours(cluster))
     assert here(cluster, EVERY - {*names("nic")})()
@@ -818,13 +823,7 @@ def test_publish_and_unpublish(cluster: Cluster, machine: Path) -> None:
 
 def test_publish_before_the_drivers_are_back(cluster: Cluster, start: Start, machine: Path) -> None:
     """After a boot: what an agent has left at the Node counts as covered, until it is taken back."""
-    cluster.node(NODE)
-    published(cluster, "dra.net", *of_dranet())
-    agent = start()
-    agent.wait_for(here(cluster, EVERY - {*names("nic")}))
-    agent.wait_for(lambda: cluster.api("GET", f"/api/v1/nodes/{NODE}")["metadata"].get("annotations"))
-    agent.kill()
-    wiped(cluster)
+    booted_beside_dranet(cluster, start)
     assert kube(cluster, machine, "publish", "--slices").returncode == 0
     assert here(cluster, EVERY - {*names("nic")})()
     assert kube(cluster, machine, "unpublish").returncode == 0
