@@ -194,10 +194,10 @@ def test_a_file_that_cannot_be_written(tmp_path: Any) -> None:
 def test_the_uuid_beside_a_node_feature() -> None:
     """Its Node says it, and is asked once."""
     labels, server = publisher(FEATURE), Server({NODE.path: a_node()})
-    assert [*labels.names] == [NAME]
+    assert [*labels.named.names] == [NAME]
     session(labels, server)
     session(labels, server)
-    assert [*labels.names] == [NAME, UUID]
+    assert [*labels.named.names] == [NAME, UUID]
     assert labels.named.heard() == ["systemUUID"]
     assert labels.named.heard() == []
     assert server.asked.count(("get", NODE.path)) == 1
@@ -208,13 +208,13 @@ def test_a_node_that_may_not_be_read() -> None:
     labels, server = publisher(FEATURE), Server({}, [("get", NODE.path)])
     agreed(labels, rack=R1)
     session(labels, server)
-    assert [*labels.names] == [NAME]
+    assert [*labels.named.names] == [NAME]
     assert states(labels) == {RACK: "published"}
     assert server.objects[FEATURE.path]["spec"]["labels"] == {RACK: "r1"}
     server.refused.clear()
     server.objects[NODE.path] = a_node()
     session(labels, server)
-    assert [*labels.names] == [NAME, UUID]
+    assert [*labels.named.names] == [NAME, UUID]
 
 
 class Bookmarks:
@@ -242,7 +242,7 @@ def test_a_right_that_comes_while_a_watch_goes_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kube, "_ASK", 0.1)
     labels, server = publisher(FEATURE), Granting({NODE.path: a_node()}, [("get", NODE.path)])
     session(labels, server)
-    assert [*labels.names] == [NAME, UUID]
+    assert [*labels.named.names] == [NAME, UUID]
 
 
 def test_a_rack_by_uuid_outlives_a_restart(tmp_path: Any) -> None:
@@ -252,7 +252,7 @@ def test_a_rack_by_uuid_outlives_a_restart(tmp_path: Any) -> None:
     server = Server({NODE.path: a_node()})
 
     def placed(labels: Labels) -> dict[str, Reading]:
-        return dict(mapped(mapping.place(str(file), labels.names, unnamed=labels.unnamed)))
+        return dict(mapped(mapping.place(str(file), labels.named.names, unnamed=labels.named.unnamed)))
 
     def scanned(labels: Labels, times: int) -> None:
         for now in range(times):

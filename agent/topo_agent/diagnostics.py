@@ -32,6 +32,9 @@ class Unknown(str, Enum):
     TIMEOUT = "timeout"
 
 
+NOT_HERE = frozenset({Unknown.NOT_SUPPORTED.value, Unknown.NOT_RECORDED.value})
+"""Reasons of a document that nobody can give here: no driver is loaded, no answer was recorded. That is an answer."""
+
 UnknownFields = tuple[tuple[str, Unknown], ...]
 """(field, reason) pairs, sorted by field: what a fact was asked and did not answer."""
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from topo_agent.diagnostics import Diagnostic, Level, Notes, Unknown
+from topo_agent.diagnostics import NOT_HERE, Diagnostic, Level, Notes
 from topo_agent.facts import Acs, Cpu, GpuDirect, GpuLink, Inventory, Machine, PciDevice
-from topo_agent.host import Host, Json, Unavailable
+from topo_agent.host import Host, Json, Through, Unavailable
 from topo_agent.sources import cpu, gpu, irq, kfd, machine, net, numa, nvme, pci, process, rdma, standard
 
 T = TypeVar("T")
@@ -18,9 +18,6 @@ _NOBODY = Machine(
     vendor=None, product=None, board=None, bios_version=None, architecture=None, kernel=None, virtual=None,
     hypervisor=None, cpu_model=None,
 )  # fmt: skip
-
-_NOT_HERE = (Unknown.NOT_SUPPORTED.value, Unknown.NOT_RECORDED.value)
-"""Reasons of a document that nobody could give here: no driver is loaded, no answer was recorded."""
 
 
 class Account:
@@ -55,7 +52,7 @@ class Account:
         try:
             answer = host.document(name)
         except Unavailable as missing:
-            if missing.reason not in _NOT_HERE:
+            if missing.reason not in NOT_HERE:
                 self.up[name] = False
             raise
         else:
@@ -70,12 +67,12 @@ class Account:
         self._since = now
 
 
-class _Accounted:
+class _Accounted(Through):
     """The same machine; what its documents take is noted."""
 
     def __init__(self, host: Host, account: Account) -> None:
-        self._host, self._account = host, account
-        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+        super().__init__(host)
+        self._account = account
 
     def document(self, name: str) -> Json:
         return self._account.document(self._host, name)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from time import monotonic
 
-from topo_agent.diagnostics import Unknown
-from topo_agent.host import Host, Json, Unavailable
+from topo_agent.diagnostics import NOT_HERE, Unknown
+from topo_agent.host import Host, Json, Through, Unavailable
 from topo_agent.sources.gpu import bus_id
 
 _DRIVER = "nvml"  # the document
 _AGAIN = 5.0  # seconds
-_POSITIVE = (Unknown.NOT_SUPPORTED.value, Unknown.NOT_RECORDED.value)  # there is no driver: an answer like another
 
 
-class NotYet:
+class NotYet(Through):
     """A machine without what its driver says, as long as that is being asked."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
 
     def document(self, name: str) -> Json:
         if name == _DRIVER:
             raise Unavailable("timeout", "the NVIDIA driver is still being asked")
-        return self._host.document(name)
+        return super().document(name)
 
 
 class Lasting:
@@ -67,7 +62,7 @@ class Lasting:
     def missed(self, missing: Unavailable, host: Host, seconds: float) -> Json:
         """Its last answers; Unavailable as it came where there are none, or not any more."""
         now = monotonic()
-        if missing.reason in _POSITIVE:
+        if missing.reason in NOT_HERE:
             self._answer, self._failing = None, None
             raise missing
         self.silent = str(missing).replace(" (--timeout)", "")  # it may have had less
@@ -88,17 +83,17 @@ class Lasting:
         return all(str(address) in here for address in told if address is not None)
 
 
-class _Remembering:
+class _Remembering(Through):
     def __init__(self, host: Host, lasting: Lasting, seconds: float) -> None:
-        self._host, self._lasting, self._seconds = host, lasting, seconds
-        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+        super().__init__(host)
+        self._lasting, self._seconds = lasting, seconds
 
     def document(self, name: str) -> Json:
         if name != _DRIVER:
-            return self._host.document(name)
+            return super().document(name)
         began = monotonic()
         try:
-            answer = self._host.document(name)
+            answer = super().document(name)
         except Unavailable as missing:
             return self._lasting.missed(missing, self._host, self._seconds)
         return self._lasting.heard(answer, began)

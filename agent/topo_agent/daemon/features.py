@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import published
 from topo_agent.daemon.log import Log
+from topo_agent.daemon.named import Named
 from topo_agent.daemon.own import Family
 from topo_agent.graph.fabric import Reading
 from topo_agent.graph.held import Fact, Held
@@ -22,22 +23,14 @@ class Features:
 
     def __init__(self, path: str, name: str, keys: Mapping[str, str], log: Log) -> None:
         self._path, self._keys, self._log = path, keys, log
-        self._name = name
+        # Without the systemUUID: no API server is asked for it, and the kernel tells it to root alone.
+        self.named = Named(name, "")
         self._held = Held()
         self._results = {"ok": 0, "error": 0}
         self._written = self._found()
         said = self._there
         mine = {name: said[key] for key, name in keys.items() if said.get(key)}
         self._held.remember({name: Fact(value, "file", logs.now()) for name, value in mine.items()})
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Without the systemUUID: no API server is asked for it, and the kernel tells it to root alone."""
-        return (self._name,)
-
-    @property
-    def unnamed(self) -> bool:
-        return False
 
     def start(self) -> None:
         """There is nothing to start."""

@@ -5,68 +5,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from topo_agent.daemon import log as logs
 from topo_agent.daemon.counts import Cost, Counts
 from topo_agent.daemon.log import Log
 from topo_agent.daemon.notify import Notify
-from topo_agent.daemon.offer import DeviceData, Offer, Seen
+from topo_agent.daemon.offer import Offer, Seen
 from topo_agent.daemon.own import single
+from topo_agent.daemon.publisher import Publisher, Slices
 from topo_agent.daemon.written import Written
 from topo_agent.graph.fabric import Reading
 from topo_agent.host import Json
 from topo_agent.settings import Settings
 from topo_agent.views.changes import changes
-
-
-class Publisher(Protocol):
-    """Takes what labels should say; none of it waits for a cluster."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What this node may be called in a mapping."""
-        ...
-
-    @property
-    def unnamed(self) -> bool:
-        """Is the node's systemUUID still to be learned?"""
-        ...
-
-    @property
-    def undecided(self) -> bool:
-        """Would another scan soon decide something?"""
-        ...
-
-    def read(self, readings: Mapping[str, Reading], now: float) -> None: ...
-
-    def failed(self, why: str, now: float) -> None:
-        """There are no readings: what is published stays, and nobody is sure of it."""
-        ...
-
-    def families(self) -> list[dict[str, Json]]:
-        """Its own metrics; from another thread."""
-        ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class Slices(Protocol):
-    """Takes the devices that a ResourceSlice should have; none of it waits for a cluster."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    @property
-    def unnamed(self) -> bool: ...
-
-    @property
-    def undecided(self) -> bool: ...
-
-    def read(self, devices: Iterable[DeviceData], readings: Mapping[str, Reading], now: float) -> None: ...
 
 
 class Known:
@@ -103,10 +55,10 @@ class Known:
     def question(self) -> dict[str, Json]:
         """What is needed of a scan besides the machine."""
         publishers = [one for one in (self._labels, self._slices) if one is not None]
-        names = [*dict.fromkeys(name for one in publishers for name in one.names)]
+        names = [*dict.fromkeys(name for one in publishers for name in one.named.names)]
         return {
             "names": [*names],
-            "unnamed": len(names) < 2 and any(one.unnamed for one in publishers),
+            "unnamed": len(names) < 2 and any(one.named.unnamed for one in publishers),
             "labels": bool(publishers),
             "slices": self._settings.slice_numa if self._slices or self._settings.dranet_socket else "",
             "first": self._offer.seen is None,
@@ -131,7 +83,7 @@ class Known:
         self._offer.seen, self._offer.stale_since, self._failing = seen, None, None
         self._heard(seen, now)
         self._notify.say("READY=1", f"STATUS={_status(seen)}")
-        self._collect(seen, stale=bool(seen.stale))
+        self._collect(seen)
         # What a driver adds to the first look is in the file, and no change of the machine.
         changed = before is None or not before.whole or not seen.same_structure(before)
         changed = changed or bool(seen.stale) != bool(before and before.stale)
@@ -146,9 +98,9 @@ class Known:
             self._counts.scans["ok"] += 1
             self._log.well("scan", "scans succeed again")
 
-    def _collect(self, seen: Seen, *, stale: bool) -> None:
+    def _collect(self, seen: Seen) -> None:
         """The file for a textfile collector."""
-        self._written.metrics([*seen.families, single("topo_agent_stale", int(stale))])
+        self._written.metrics([*seen.families, single("topo_agent_stale", int(self._counts.stale))])
 
     def _heard(self, seen: Seen, now: float) -> None:
         """A driver that is silent: as long as its last answers stand they are stale, and that is said."""
@@ -195,7 +147,7 @@ class Known:
             silent = self._offer.stale_since  # a driver, before this
             self._offer.stale_since = self._good if silent is None else min(silent, self._good)
             if self._offer.seen is not None:
-                self._collect(self._offer.seen, stale=True)
+                self._collect(self._offer.seen)
         if self._labels is not None:
             self._labels.failed(why, now)
         self._counts.failed(how)

@@ -74,15 +74,6 @@ class Labels(Keeper):
         with self._lock:
             return self._held.undecided
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What this node may be called in a mapping."""
-        return self.named.names
-
-    @property
-    def unnamed(self) -> bool:
-        return self.named.uuid is None
-
     def families(self) -> list[Family]:
         with self._lock:
             standing = self._held.standing(self._settled.keys)
@@ -107,7 +98,7 @@ class Labels(Keeper):
 
     def _read(self, client: Client) -> Node:
         try:
-            node = nodes.read(client, self._settled.carrier, whole=self.unnamed)
+            node = nodes.read(client, self._settled.carrier, whole=self.named.unnamed)
         except Trouble as error:
             if error.kind == "not_found":
                 self._there = {}
@@ -117,7 +108,7 @@ class Labels(Keeper):
 
     def _learn_uuid(self, client: Client, node: Node) -> None:
         """Asked until it is known: before, a mapping with such names says nothing for certain."""
-        if not self.unnamed:
+        if not self.named.unnamed:
             return
         self._ask = time.monotonic() + _ASK
         uuid = nodes.system_uuid(client, node, self._settled.name)
@@ -136,7 +127,7 @@ class Labels(Keeper):
         """Settle what changes. The Node as it was last, where the watch only ended; Trouble where it broke off."""
         due: float | None = None
         while not self.stopping:
-            event = self.event(min(due or math.inf, self._ask) if self.unnamed else due)
+            event = self.event(min(due or math.inf, self._ask) if self.named.unnamed else due)
             if event == "stop":
                 break
             if time.monotonic() >= self._ask:  # whatever came: bookmarks do every minute

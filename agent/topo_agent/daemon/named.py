@@ -8,15 +8,19 @@ import os
 class Named:
     """Written by the thread that asks, read by the loop, which it wakes: with the systemUUID a mapping says more."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.uuid: str | None = None
-        """None until it has been asked for; "" where the Node says none."""
+    def __init__(self, name: str, uuid: str | None = None) -> None:
+        """`uuid`: None until it has been asked for; "" where there is none, or nobody to ask."""
+        self.name, self.uuid = name, uuid
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name, self.uuid) if self.uuid else (self.name,)
+
+    @property
+    def unnamed(self) -> bool:
+        """Is the systemUUID still to be learned?"""
+        return self.uuid is None
 
     def learn(self, uuid: str) -> None:
         """Once."""

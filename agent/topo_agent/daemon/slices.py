@@ -56,15 +56,6 @@ class Slices(Keeper):
         if self._found.read(devices, readings, now):
             self.changed()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What this node may be called in a mapping."""
-        return self.named.names
-
-    @property
-    def unnamed(self) -> bool:
-        return self.named.uuid is None
-
     def carrier_made(self) -> None:
         """The object that has the labels is a new one: what is kept at it has to be kept again."""
         self._covering.made_anew()
@@ -94,7 +85,7 @@ class Slices(Keeper):
         ]
 
     def session(self, client: Client) -> None:
-        node = nodes.read(client, nodes.node_carrier(self._form.node), whole=self.unnamed)
+        node = nodes.read(client, nodes.node_carrier(self._form.node), whole=self.named.unnamed)
         self.named.learn(node.system_uuid or "")
         if slices.minor(client) < slices.SINCE:
             self.why_held = slices.TOO_OLD.format(client.host)

@@ -138,7 +138,7 @@ def _mapping(settings: Settings, publishers: list[Labels | Features | Slices | N
     if settings.mapping and any(publishers):
         from topo_agent.host.inotify import FileEvents
 
-        yield from (one.named for one in publishers if one is not None and not isinstance(one, Features))
+        yield from (one.named for one in publishers if one is not None)
         try:
             yield FileEvents(settings.mapping)
         except Unavailable as error:

@@ -75,6 +75,17 @@ class Host(Protocol):
         ...
 
 
+class Through:
+    """Another host; a subclass asks its documents otherwise."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.source, self.text, self.names, self.link = host.source, host.text, host.names, host.link
+
+    def document(self, name: str) -> Json:
+        return self._host.document(name)
+
+
 class Watch(Protocol):
     """Who is told while a host waits for an answer, and of what the answer cost."""
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from topo_agent.diagnostics import Level, Notes, Unknown
+from topo_agent.diagnostics import NOT_HERE, Level, Notes
 from topo_agent.facts import FabricState, Gpu, GpuLink, MigDevice, NvLinkState, PciDevice, PeerAccess
 from topo_agent.host import Host, Json, Unavailable
 from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
@@ -57,7 +57,7 @@ def read(host: Host, notes: Notes, present: Mapping[PciAddress, PciDevice]) -> F
     try:
         answer = host.document("nvml")
     except Unavailable as missing:
-        if missing.reason not in (Unknown.NOT_RECORDED.value, Unknown.NOT_SUPPORTED.value):
+        if missing.reason not in NOT_HERE:
             notes.add(Level.DEGRADED, "nvml", "nvml_unavailable", f"the NVIDIA driver was not heard: {missing}")
         return Found(tuple(gpus), None, ())
     asked = list(_asked(answer, notes))
