@@ -308,7 +308,7 @@ def test_who_never_stops_is_cut_off(piece: bytes, start: Start) -> None:
 
 def test_a_connection_has_an_end(start: Start) -> None:
     """Whoever always asks again in time is told to come back, before the end."""
-    server = start(request=0.5, total=1)
+    server = start(request=2, total=4)
     with connect(server) as client:
         got = b""
         while b"Connection: close" not in got:

@@ -346,8 +346,8 @@ def test_two_at_once_ask_one_after_the_other(plug: Plug) -> None:
     script = "import json; from topo_agent.host.child import *; print(json.dumps(ask_in_child('nvml', 20)))"
     env = environment(**{name: os.environ[name] for name in os.environ if name.startswith("TOPO_AGENT_")})
     command = [sys.executable, "-c", script]
-    pair = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     began = time.monotonic()
+    pair = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [one.communicate(timeout=30)[0] for one in pair]
     assert time.monotonic() - began > 1
     assert [comparable(json.loads(one)) for one in said] == [comparable(expected)] * 2

@@ -91,10 +91,10 @@ def running(command: Sequence[str], log: Path) -> Iterator[None]:
 
 
 class Prometheus:
-    """Scrapes each second what `targets` names, each job a port; `instance` has no port, as docs/metrics.md asks."""
+    """On `port`; scrapes each second what `targets` names, each job a port; `instance` has none (docs/metrics.md)."""
 
-    def __init__(self, folder: Path, targets: Mapping[str, int]) -> None:
-        self._folder, self._port = folder, free_port()
+    def __init__(self, folder: Path, port: int, targets: Mapping[str, int]) -> None:
+        self._folder, self._port = folder, port
         self._program = installed("prometheus")
         jobs = [
             {

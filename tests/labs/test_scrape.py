@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent import Agent
 from tests.labs.apt import CannotStart
-from tests.labs.exporters import Prometheus, current, free_port, installed, running
+from tests.labs.exporters import Prometheus, current, free_ports, installed, running
 
 # As in docs/metrics.md, for interfaces in place of RDMA ports.
 BY_NETDEV = """\
@@ -32,10 +32,12 @@ class Lab(NamedTuple):
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("scrape")
-    ports = {job: free_port() for job in ("topo-agent", "debian", "current")}
+    jobs = ("topo-agent", "debian", "current")
+    *of_jobs, own = free_ports(len(jobs) + 1)
+    ports = dict(zip(jobs, of_jobs, strict=True))
     try:
         exporters = {"debian": [installed("prometheus-node-exporter")], "current": [current(), "--collector.pcidevice"]}
-        prometheus = Prometheus(folder, ports)
+        prometheus = Prometheus(folder, own, ports)
     except CannotStart as error:
         if os.environ.get("CI"):
             raise

@@ -199,12 +199,12 @@ class Lab:
         return {name: one for name, one in found.items() if one is not None}
 
     def answered(self) -> set[str]:
-        """Pods that have a node, or that the scheduler has found none for."""
+        """Pods that have a node, or that the scheduler has found none for. After an error it tries again."""
         pods = self.cluster.api("GET", _PODS)["items"]
         return {
             one["metadata"]["name"]
             for one in pods
-            if one["spec"].get("nodeName") or _scheduled(one).get("reason") in _NOWHERE
+            if one["spec"].get("nodeName") or _scheduled(one).get("reason") == "Unschedulable"
         }
 
     def drop(self, name: str) -> None:

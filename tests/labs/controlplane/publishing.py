@@ -174,7 +174,12 @@ class Witness:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
-        path = f"/api/v1/nodes?watch=1&fieldSelector=metadata.name%3D{NODE}"
+        # From the Node of now on: without a version it begins with whatever the API server has in its cache.
+        path = f"/api/v1/nodes?fieldSelector=metadata.name%3D{NODE}"
+        self._client.request("GET", path, headers=self._headers)
+        said = json.load(self._client.getresponse())
+        self.labels += [one["metadata"].get("labels", {}) for one in said["items"]]
+        path += f"&watch=1&resourceVersion={said['metadata']['resourceVersion']}"
         self._client.request("GET", path, headers=self._headers)
         self._socket = self._client.sock
         self._answer = self._client.getresponse()

@@ -47,6 +47,8 @@ class Client:
 @pytest.fixture
 def client(proxy: Proxy, cluster: Cluster) -> Iterator[Client]:
     cluster.node("n1")
+    # A watch begins with what the cache of the API server has, and that may be the Node as it was first.
+    cluster.wait(lambda: "taints" not in cluster.api("GET", f"{NODE}?resourceVersion=0")["spec"], "Node in the cache")
     found = Client(proxy, cluster)
     with contextlib.closing(found.connection):
         yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -40,7 +41,7 @@ class Kubelet(Aside):
         self.images: set[str] = set()
 
     def step(self) -> None:
-        with contextlib.suppress(Refused):  # it changed meanwhile
+        with contextlib.suppress(Refused, OSError, http.client.HTTPException):  # it changed meanwhile; asked again
             for pod in self._cluster.api("GET", PODS)["items"]:
                 self._look(pod)
 

@@ -93,7 +93,7 @@ def test_answers_that_fail(publishing: Publishing, proxy: Proxy, through: str) -
 
 
 def test_retry_after(publishing: Publishing, proxy: Proxy, through: str) -> None:
-    agent = publishing.published(kubeconfig=through, around=IMPATIENT.format(read=1.0, silent=3600.0))
+    agent = publishing.published(kubeconfig=through, around=IMPATIENT.format(read=5.0, silent=3600.0))
     for number, status in enumerate((429, 503), 2):
         with (
             proxy.breaking(Answer(status, retry_after=2), method="PATCH", times=1) as rule,
@@ -101,13 +101,13 @@ def test_retry_after(publishing: Publishing, proxy: Proxy, through: str) -> None
         ):
             publishing.rack(f"r{number}")
             agent.wait_for(lambda rule=rule: rule.hits)  # type: ignore[misc]
-            agent.wait_for(lambda number=number: publishing.labels()[RACK] == f"r{number}")  # type: ignore[misc]
+            agent.wait_for(lambda number=number: publishing.labels().get(RACK) == f"r{number}")  # type: ignore[misc]
             took = time.monotonic() - rule.at
         print(f"{status} with Retry-After 2: written after {took:.1f} s")
         assert took >= 1.9
-    said = agent.metrics()
-    assert said['topo_agent_publish_total{result="error",sink="node_labels"}'] == 2
-    assert said['topo_agent_publish_total{result="ok",sink="node_labels"}'] == 3
+    written = 'topo_agent_publish_total{result="%s",sink="node_labels"}'
+    agent.wait_for(lambda: agent.metrics()[written % "ok"] == 3)  # counted once the answer is there
+    assert agent.metrics()[written % "error"] == 2
 
 
 @pytest.mark.parametrize("fault", [Hang(), HalfClosed(), Cut()], ids=lambda fault: type(fault).__name__)
@@ -139,7 +139,7 @@ def test_the_end_waits_for_no_answer(publishing: Publishing, proxy: Proxy, throu
         agent = publishing.start(kubeconfig=through)
         agent.wait_for(lambda: rule.hits)
         status, took = agent.stop()
-    assert (status, took < 2) == (0, True)
+    assert (status, took < 5) == (0, True)  # it would be silent for ever
 
 
 # Servers that go
@@ -301,10 +301,10 @@ def test_quiet_and_steady(publishing: Publishing) -> None:
     assert size <= MEMORY
     began = time.monotonic()
     swap(publishing, "r2")
-    agent.wait_for(lambda: publishing.labels()[RACK] == "r2")
+    agent.wait_for(lambda: publishing.labels().get(RACK) == "r2")
     took = time.monotonic() - began
     print(f"another rack {took:.1f} s after the mapping was swapped")
-    assert took < 10
+    assert took < 20
     publishing.mark()
     strip(cluster)
     began = time.monotonic()
@@ -322,4 +322,4 @@ def test_quiet_and_steady(publishing: Publishing) -> None:
     print(f"{strips} times taken away in 7 s, {writes} writes")
     assert strips - 1 <= writes <= 4
     swap(publishing, "r3")  # what has changed does not wait for the end of it
-    agent.wait_for(lambda: publishing.labels().get(RACK) == "r3", 10)
+    agent.wait_for(lambda: publishing.labels().get(RACK) == "r3", 20)

@@ -113,6 +113,9 @@ def granted(cluster: Cluster, namespace: str) -> set[Right]:
 
     def rules(account: str) -> set[Right]:
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+        cluster.wait(
+            lambda: cluster.api("GET", f"/api/v1/namespaces/topo-agent/serviceaccounts/{account}"), f"account {account}"
+        )
         token = cluster.token(account, "topo-agent")
         path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
         said = cluster.api("POST", path, review | {"spec": {"namespace": namespace}}, token=token)["status"]

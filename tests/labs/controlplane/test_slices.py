@@ -256,7 +256,8 @@ def through(cluster: Cluster, proxy: Proxy) -> str:
 # What the scheduler does with it
 
 GUARDED = 'device.driver == "{}"'
-VENDOR = "vendor.example.com"  # behind ours in the allocator's order, which would else find it first
+# Behind ours in the order of the allocator, which would else find it first: that of 1.37's gates sorts the pools.
+VENDOR = "vendor.example.com"
 READY = f'device.attributes["{VENDOR}"].type == "gpu"'
 
 
@@ -465,7 +466,7 @@ def wiped(cluster: Cluster) -> None:
 def test_beside_vendors(cluster: Cluster, start: Start, nvidia: Vendor) -> None:
     """Nothing is there twice, and after a wipe nothing of theirs is in ours, though ours is the first to be back."""
     cluster.node(NODE)
-    agent = start(around=SOON + "remembered.HOLD, remembered._WIPE = 2.5, 1.0\n")
+    agent = start(around=SOON + "remembered.HOLD, remembered._WIPE = 6.0, 3.0\n")
     agent.wait_for(here(cluster))
     nvidia.publish(*of_nvidia())
     agent.wait_for(here(cluster, EVERY - {*names("gpu")}), WITHIN)
@@ -479,7 +480,7 @@ def test_beside_vendors(cluster: Cluster, start: Start, nvidia: Vendor) -> None:
     wiped(cluster)
     back: list[float] = []
     doubled: list[set[str]] = []
-    while time.monotonic() - started < 4.0:  # longer than the hold
+    while time.monotonic() - started < 8.0:  # longer than the hold
         found = ours(cluster)
         back += [time.monotonic() - started] if found else []
         doubled += [devices(found) - {*names("nvme")}] if found else []
@@ -504,11 +505,13 @@ def test_beside_vendors(cluster: Cluster, start: Start, nvidia: Vendor) -> None:
 
     # And one goes for good.
     nvidia.end()
+    gone = time.monotonic()
     for name in [name for name in listed(cluster) if "nvidia" in name]:
         cluster.api("DELETE", f"{SLICES}/{name}")
-    took = timed(here(cluster, EVERY - {*names("nic")}), agent)
+    agent.wait_for(here(cluster, EVERY - {*names("nic")}))
+    took = time.monotonic() - gone
     print(f"given back after a hold of {took:.2f} s")
-    assert took > 2.0
+    assert took > 6.0
     assert cluster.api("GET", f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]["topo-agent.io/covered"]
     assert not nvidia.log
 

@@ -308,14 +308,14 @@ def test_the_kubelet_is_started_anew_and_a_driver_ends(
         dranet.stop()
         ended = time.monotonic()
         ask(node, "later", NVIDIA)
-        seen.wait(lambda look: NVIDIA in look.uids, f"slice of {NVIDIA}", 2 * UPSTREAM)
+        seen.wait(lambda look: NVIDIA in look.uids, f"slice of {NVIDIA}", 3 * UPSTREAM)
         assert nvidia.registered > registered
         running = node.wait_pod("later")
         assert given(running) == {"LAB_GPU": allocated(node, "later")[NVIDIA]}
         assert allocated(node, "later")[NVIDIA] != held[NVIDIA]
         node.cluster.kubectl("delete", "pod", "later")
         node.wait(lambda: any(line.endswith(" of later") for line in nvidia.log), "end of what was prepared")
-        gone = seen.wait(lambda look: DRANET not in look.uids, f"end of the slice of {DRANET}", 2 * UPSTREAM)
+        gone = seen.wait(lambda look: DRANET not in look.uids, f"end of the slice of {DRANET}", 3 * UPSTREAM)
         time.sleep(1.5)  # for what ours would do
     for driver in (OURS, NVIDIA):
         print(f"{driver}: after the kubelet's start its slice was away for {seen.away(driver):.2f} s at most")
