@@ -32,7 +32,7 @@ _LATE = 10.0  # seconds that a scan has besides the drivers' own time
 _POLL = 60.0  # seconds between two scans where the kernel tells nothing
 _RETRY = 15.0  # seconds after a scan that failed
 _ENDS = 2.0  # seconds that a killed process takes at most where it can be killed
-_CONFIRM = 1.5  # seconds after which a reading that is new is confirmed: labels follow within five
+_CONFIRM = 1.0  # seconds after which a reading that is new is confirmed: labels follow within five, scans included
 
 
 class Waker(Protocol):
