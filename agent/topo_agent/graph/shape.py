@@ -28,19 +28,16 @@ than with that CPU online. Unknown is a value of its own: a machine that was rec
 did not answer, has another shape than with it. Whoever publishes a shape should hold the last good one.
 
 How: trees are hashed from their leaves, children as a multiset. What is joined across trees (NUMA nodes by distances,
-GPUs by links, functions to the node they are near) is coloured: each thing by what it is, then again and again by what
-it was and by the colours of what it is joined to, until no more are told apart. That alone takes two rings of four for
-one of eight, so it is done again with each thing singled out that looks like another. Of graphs that differ, only
-strongly regular ones pass this too, and the smallest two of those have sixteen things each.
+GPUs by links, functions to the node they are near) is a graph, and `colouring` says whether two of those are the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from string import digits
 from typing import NamedTuple
 
+from topo_agent.graph.colouring import Graph, certificate, hashed
 from topo_agent.graph.nodes import Device, Memory
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import CpuId, NumaId, PackageId, Ref, numa_ref, package_ref
@@ -59,12 +56,12 @@ def shape(topology: Topology) -> str:
     It begins with a letter, so that YAML without quotes does not take it for a number (`1234567890123456`, `12e4…`).
     """
     parts = (topology.cpus, topology.memories, topology.devices, topology.links)
-    whole = _hash(
+    whole = hashed(
         VERSION,
         topology.machine.cpu_model,
         topology.machine.virtual,
         [part is None for part in parts],  # not told is not the same as none
-        _certificate(_wiring(topology)),
+        certificate(_wiring(topology)),
     )
     return whole.lstrip(digits)[:_LENGTH]
 
@@ -84,64 +81,11 @@ def memory_class(size: int) -> int:
     return max((whole + step // 2) // step, 1) * step if size else 0
 
 
-# A graph of things, and whether two of them are the same
+# The machine as a graph
 
 
-class _Graph:
-    """Things with a label, and joints whose two ends each have a word for the other."""
-
-    def __init__(self) -> None:
-        self.labels: dict[Ref, str] = {}
-        self.joints: dict[Ref, list[tuple[str, Ref]]] = {}
-        self.meshed: set[Ref] = set()  # where joints may run in circles: NUMA nodes, ends of links
-
-    def add(self, ref: Ref, *label: object) -> None:
-        self.labels[ref] = _hash(*label)
-        self.joints.setdefault(ref, [])
-
-    def join(self, one: Ref, other: Ref, label: object, back: object) -> None:
-        """What nobody tells of is a thing all the same: a link may lead to a function that is not on the bus."""
-        for here, there, word in ((one, other, label), (other, one, back)):
-            if here not in self.labels:
-                self.add(here, "not told", here.kind)
-            self.joints[here].append((repr(word), there))
-
-
-def _hash(*parts: object) -> str:
-    """Of numbers, texts, None, and tuples and lists of such: their `repr` is the same everywhere."""
-    return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
-
-
-def _refined(graph: _Graph, colours: dict[Ref, str]) -> dict[Ref, str]:
-    """Colours that tell apart whatever joints tell apart."""
-    while True:
-        finer = {
-            ref: _hash(colour, sorted((word, colours[other]) for word, other in graph.joints[ref]))
-            for ref, colour in colours.items()
-        }
-        if len({*finer.values()}) == len({*colours.values()}):
-            return finer
-        colours = finer
-
-
-def _certificate(graph: _Graph) -> list[tuple[str, str]]:
-    """Equal for equal graphs, in whatever order things were added."""
-    colours = _refined(graph, graph.labels)
-    times = Counter(colours.values())
-
-    def seen_from(ref: Ref) -> str:
-        if times[colours[ref]] == 1 or ref not in graph.meshed:
-            return ""
-        return _hash(sorted(_refined(graph, {**colours, ref: _hash(colours[ref], "this one")}).values()))
-
-    return sorted((colour, seen_from(ref)) for ref, colour in colours.items())
-
-
-# The machine as such a graph
-
-
-def _wiring(topology: Topology) -> _Graph:
-    graph = _Graph()
+def _wiring(topology: Topology) -> Graph:
+    graph = Graph()
     memories = [one for one in topology.memories or () if not _of_a_driver(one)]
     _processors(graph, topology, memories)
     _memories(graph, memories)
@@ -155,7 +99,7 @@ def _of_a_driver(memory: Memory) -> bool:
     return memory.cpus == frozenset() and (memory.memory_bytes == 0 or memory.kind == "gpu")
 
 
-def _processors(graph: _Graph, topology: Topology, memories: list[Memory]) -> None:
+def _processors(graph: Graph, topology: Topology, memories: list[Memory]) -> None:
     """How many CPUs of each package are in each node, by the threads of their core; 0 threads: not told."""
     homes = {CpuId(cpu): memory.id for memory in memories for cpu in memory.cpus or ()}
     counts: dict[tuple[PackageId | None, NumaId | None], Counter[int]] = {}
@@ -169,7 +113,7 @@ def _processors(graph: _Graph, topology: Topology, memories: list[Memory]) -> No
         graph.join(socket, place, cpus, cpus)
 
 
-def _memories(graph: _Graph, memories: list[Memory]) -> None:
+def _memories(graph: Graph, memories: list[Memory]) -> None:
     rows = {memory.id: dict(memory.distances or ()) for memory in memories}
     for memory in memories:
         size = None if memory.memory_bytes is None else memory_class(memory.memory_bytes)
@@ -184,7 +128,7 @@ def _memories(graph: _Graph, memories: list[Memory]) -> None:
                 graph.join(one.ref, other.ref, "reached from", "reaches")
 
 
-def _links(graph: _Graph, topology: Topology) -> None:
+def _links(graph: Graph, topology: Topology) -> None:
     """NVLink and xGMI. An end that nobody sees is a thing of its own: it may be any switch."""
     for number, link in enumerate(topology.links or ()):
         label = (link.kind, link.peer, link.links, link.bytes_per_second, link.weight)
@@ -216,9 +160,9 @@ class _Trees:
         self.above = {ref: up if (up := topology.parent(ref)) in self.near else None for ref in self.functions}
         self.cards: dict[tuple[int, int, int], list[str]] = {}  # what all functions of a card are
         for one in self.functions.values():
-            self.cards.setdefault(one.address.card, []).append(_hash(*_identity(one)))
+            self.cards.setdefault(one.address.card, []).append(hashed(*_identity(one)))
 
-    def put(self, graph: _Graph) -> None:
+    def put(self, graph: Graph) -> None:
         own = self._own()
         inside: dict[Ref | None, list[str]] = {}
         depth = {ref: sum(1 for _ in self.topology.ancestors(ref)) for ref in self.functions}
@@ -227,7 +171,7 @@ class _Trees:
             if ref in own:
                 graph.add(ref, "function", *label)
             else:
-                inside.setdefault(self.above[ref], []).append(_hash(*label))
+                inside.setdefault(self.above[ref], []).append(hashed(*label))
         for ref in self.roots:
             graph.add(ref, "root", self.near[ref].how, sorted(inside.get(ref, ())))
         for ref in (*own, *self.roots):
