@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Cpu, Inventory
-from topo_agent.graph import bus, join, links, memory, virtual
+from topo_agent.graph import bus, join, links, memory, ports, virtual
 from topo_agent.graph.applied import contradictions
 from topo_agent.graph.nodes import Package
 from topo_agent.graph.overlay import EMPTY, Overlay
@@ -44,7 +44,7 @@ def build(inventory: Inventory, overlay: Overlay = EMPTY) -> Topology:
         allowed_cpus=inventory.allowed_cpus,
         default_routes=virtual.functions_of(inventory, inventory.default_routes),
         links_now=tuple((pci_ref(address), state) for address, state in inventory.links_now),
-        ports_now=tuple(join.ports_now(inventory, joined or ())),
+        ports_now=tuple(ports.ports_now(inventory, joined or ())),
         hugepages_now=tuple((numa_ref(node), pages) for node, pages in inventory.hugepages_now),
         nvlinks_now=links.now(inventory.nvlinks_now),
         fabrics_now=tuple((pci_ref(state.function), state) for state in inventory.fabrics_now),

@@ -5,29 +5,21 @@ A name is never a key: what belongs together is told by the function in its sysf
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
-from topo_agent.facts import Gpu, Inventory, Netdev, NetdevState, Nvme, RdmaDevice, RdmaPortState
-from topo_agent.graph.nodes import Device, GpuPart, Memory, Mig, Names, NicPart, NicPort, NvmePart, PortState
+from topo_agent.facts import Gpu, Inventory, Netdev, Nvme, RdmaDevice
+from topo_agent.graph.nodes import Device, GpuPart, Memory, Mig, Names, NicPart, NvmePart
+from topo_agent.graph.ports import is_network, is_representor, nic_ports
 from topo_agent.ids import PciAddress, Ref, mig_ref, pci_ref
 
 T = TypeVar("T")
 
-# net/core/devlink.c: what a port of an embedded switch is called that leads to a function and not to a cable.
-_REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf[0-9]+|sf[0-9]+)?", re.ASCII)
-
 _BLUEFIELD = frozenset({0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF})  # 15b3: BlueField 1 to 4, network functions
 _MELLANOX, _AMD = 0x15B3, 0x1002
-_PARTS = (
-    "fabric",
-    "mig",
-    "mig_devices",
-    "platform",
-)  # what drivers add to a GPU: unknown there and not of the function
-_ETHERNET, _INFINIBAND = 1, 32  # include/uapi/linux/if_arp.h
+# What drivers add to a GPU: unknown there and not of the function.
+_PARTS = ("fabric", "mig", "mig_devices", "platform")
 
 
 class Said(NamedTuple):
@@ -94,17 +86,6 @@ def migs(inventory: Inventory, devices: Iterable[Device]) -> tuple[Mig, ...]:
     )
 
 
-def ports_now(inventory: Inventory, devices: Iterable[Device]) -> list[tuple[Ref, tuple[PortState, ...]]]:
-    """What the ports of every NIC do now, in the order of its ports."""
-    netdevs = dict(inventory.netdevs_now)
-    rdma = {(name, number): state for name, number, state in inventory.rdma_now}
-    return [
-        (device.ref, tuple(_port_state(port, netdevs, rdma) for port in device.nic.ports))
-        for device in devices
-        if device.nic is not None and device.nic.ports
-    ]
-
-
 def _by_function(items: Iterable[T], function: Callable[[T], PciAddress | None]) -> dict[PciAddress, list[T]]:
     found: dict[PciAddress, list[T]] = {}
     for item in items:
@@ -127,7 +108,7 @@ def _joined(device: Device, said: Said, enslaved: set[str]) -> Device:
     netdevs, rdma = said.netdevs.get(place, []), said.rdma.get(place, [])
     nvme, gpus = said.nvme.get(place, []), said.gpus.get(place, [])
     kind = device.kind
-    if kind == "other" and (rdma or any(one.link_type in (_ETHERNET, _INFINIBAND) for one in netdevs)):
+    if kind == "other" and (rdma or any(is_network(one) for one in netdevs)):
         kind = "nic"  # what carries an interface is a NIC, whatever its class says
     if kind == "other" and any(one.origin in ("nvml", "kfd") for one in gpus):
         kind = "gpu"
@@ -159,8 +140,8 @@ def _names(netdevs: list[Netdev], rdma: list[RdmaDevice], nvme: list[Nvme], disk
 
 
 def _nic(device: Device, netdevs: list[Netdev], rdma: list[RdmaDevice], enslaved: set[str]) -> Device:
-    ports = tuple(_ports(netdevs, rdma))
-    own = [one for one in netdevs if not _representor(one) and one.name not in enslaved]
+    ports = tuple(nic_ports(netdevs, rdma))
+    own = [one for one in netdevs if not is_representor(one) and one.name not in enslaved]
     uids = (*(one.node_guid for one in rdma), *(one.address for one in own))
     uid = next((one for one in uids if one), None)
     silent = (*(one.unknown for one in own), *(one.unknown for one in rdma))
@@ -178,63 +159,6 @@ def _nic(device: Device, netdevs: list[Netdev], rdma: list[RdmaDevice], enslaved
 def _reasons(device: Device, more: Iterable[tuple[str, Unknown]]) -> UnknownFields:
     """Why a function has no value in some fields, with what its driver did not answer."""
     return tuple(sorted({**dict(device.unknown), **dict(more)}.items()))
-
-
-def _ports(netdevs: list[Netdev], rdma: list[RdmaDevice]) -> Iterable[NicPort]:
-    """One for each port: an RDMA port and the interface on it are one, told by GIDs, else by the port number.
-
-    Representors of virtual functions (phys_port_name `pf0vf3`) are no ports.
-    """
-    left = [one for one in sorted(netdevs, key=lambda one: (one.port or 0, one.name)) if not _representor(one)]
-    for device in rdma:
-        for port in device.ports or ():
-            netdev = _same_port(left, port.netdevs, port.number, alone=len(rdma) == len(device.ports) == 1)
-            if netdev is not None:
-                left.remove(netdev)
-            yield NicPort(
-                netdev=netdev.name if netdev else None,
-                rdma=device.name,
-                rdma_port=port.number,
-                link_layer=port.link_layer,
-                address=netdev.address if netdev else None,
-            )
-        if not device.ports:
-            netdev = left.pop(0) if len(rdma) == len(left) == 1 else None
-            name, address = (netdev.name, netdev.address) if netdev else (None, None)
-            yield NicPort(netdev=name, rdma=device.name, rdma_port=None, link_layer=None, address=address)
-    for one in left:
-        yield NicPort(netdev=one.name, rdma=None, rdma_port=None, link_layer=_layer(one), address=one.address)
-
-
-def _same_port(left: list[Netdev], told: tuple[str, ...], number: int, *, alone: bool) -> Netdev | None:
-    """The interface of an RDMA port: one whose name its GIDs carry, the only one, or that of the same number."""
-    named = next((one for one in left if one.name in told), None)
-    if named is not None:
-        return named
-    if alone and len(left) == 1:
-        return left[0]
-    return next((one for one in left if one.port is not None and one.port + 1 == number), None)
-
-
-def _representor(netdev: Netdev) -> bool:
-    return netdev.port_name is not None and _REPRESENTOR.fullmatch(netdev.port_name) is not None
-
-
-def _layer(netdev: Netdev) -> str | None:
-    return {_ETHERNET: "Ethernet", _INFINIBAND: "InfiniBand"}.get(netdev.link_type or 0)
-
-
-def _port_state(
-    port: NicPort, netdevs: dict[str, NetdevState], rdma: dict[tuple[str, int], RdmaPortState]
-) -> PortState:
-    """The interface knows its own speed; an InfiniBand one does not, and there the RDMA port does."""
-    net = netdevs.get(port.netdev) if port.netdev else None
-    verbs = rdma.get((port.rdma, port.rdma_port)) if port.rdma and port.rdma_port else None
-    up = None if verbs is None or verbs.state is None else verbs.state == "ACTIVE"
-    if up is None and net is not None:
-        up = net.carrier if net.carrier is not None else {"up": True, "down": False}.get(net.operstate or "")
-    speed = net.bits_per_second if net and net.bits_per_second else (verbs.bits_per_second if verbs and up else None)
-    return PortState(up=up, bits_per_second=speed, mtu=net.mtu if net else None)
 
 
 def nvme_part(one: Nvme) -> NvmePart:
