@@ -18,7 +18,7 @@ from topo_agent.graph.covered import Covered, covered, unguarded
 from topo_agent.host import Json
 from topo_agent.publishers.kube import slices
 from topo_agent.publishers.kube.slices import Wanted, body, name_of, same
-from topo_agent.views import parts
+from topo_agent.views import functions
 from topo_agent.views.slices import STANDARD, Candidate, candidates, fitted
 
 OURS = "topo-agent.io"
@@ -137,7 +137,7 @@ def test_fixture(name: str, common: Path) -> None:
     said = dumped(name, common)
     check(said)
     topology = fixtures.topology(name)
-    standard = {f"pci-{str(one.address).translate({58: '-', 46: '-'})}": parts.device(one)["standard"]
+    standard = {f"pci-{str(one.address).translate({58: '-', 46: '-'})}": functions.device(one)["standard"]
                 for one in topology.devices or ()}  # fmt: skip
     for one in said["spec"]["devices"]:
         found = {

@@ -27,7 +27,7 @@ from topo_agent.graph.topology import Topology
 from topo_agent.host.live import LiveHost
 from topo_agent.host.paper import Link
 from topo_agent.scan import scan
-from topo_agent.views import parts
+from topo_agent.views import functions as documented
 
 PREFIX = "resource.kubernetes.io"
 TYPES = {str: "string", int: "int"}  # how a ResourceSlice calls them
@@ -128,7 +128,7 @@ def _canonical(attributes: object) -> str:
 
 def _ours(found: Topology, functions: Iterable[str], nodes: Iterable[int]) -> dict[str, Answer]:
     """What a slice of ours would hold: what the document says, and nothing of a function that is not there."""
-    known = {str(one.address): parts.device(one)["standard"] for one in found.devices or ()}
+    known = {str(one.address): documented.device(one)["standard"] for one in found.devices or ()}
 
     def said(standard: Any) -> Answer:
         scalar = {f"{PREFIX}/{key}": {TYPES[type(value)]: value} for key, value in standard.items()}

@@ -15,7 +15,8 @@ from topo_agent.graph.paths import SCOPE, all_pairs
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json, Source
 from topo_agent.ids import Ref, cpulist
-from topo_agent.views import parts
+from topo_agent.views import functions, parts
+from topo_agent.views.fields import present, why
 
 SCHEMA = "topo-agent/v1"
 
@@ -88,8 +89,8 @@ def _devices(topology: Topology) -> list[Json] | None:
     """The functions in bus order, then parts of GPUs, then what sits on no function."""
     if topology.devices is None and not topology.virtuals:
         return None
-    migs = (parts.mig(one, topology.device(one.partition_of)) for one in topology.migs)
-    return [*map(parts.device, topology.devices or ()), *migs, *map(parts.virtual, topology.virtuals)]
+    migs = (functions.mig(one, topology.device(one.partition_of)) for one in topology.migs)
+    return [*map(functions.device, topology.devices or ()), *migs, *map(functions.virtual, topology.virtuals)]
 
 
 def _restricted(said: dict[str, Json], topology: Topology, around: Ref) -> dict[str, Json]:
@@ -118,7 +119,7 @@ def _source(source: Source, topology: Topology) -> dict[str, Json]:
         "scope": source.scope,
         "allowed_cpus": None if topology.allowed_cpus is None else cpulist(topology.allowed_cpus),
     }
-    return said | parts.present(optional)
+    return said | present(optional)
 
 
 def _machine(machine: Machine, topology: Topology) -> dict[str, Json]:
@@ -143,7 +144,7 @@ def _machine(machine: Machine, topology: Topology) -> dict[str, Json]:
     unknown = dict(machine.unknown)
     if topology.cpus is not None and topology.cores is None:
         unknown["cores"] = Unknown.NOT_SUPPORTED if topology.source.complete else Unknown.NOT_RECORDED
-    return said | parts.why((), tuple(sorted(unknown.items())))
+    return said | why((), tuple(sorted(unknown.items())))
 
 
 def _state(topology: Topology) -> dict[str, Json]:
@@ -159,7 +160,7 @@ def _state(topology: Topology) -> dict[str, Json]:
         now = state.setdefault(str(a), {})
         now["nvlinks"] = [*_list(now.get("nvlinks")), {"peer": str(b) if b else None, "active": active}]
     for ref, fabric in topology.fabrics_now:
-        state.setdefault(str(ref), {})["fabric"] = parts.fabric_now(fabric)
+        state.setdefault(str(ref), {})["fabric"] = functions.fabric_now(fabric)
     for ref, hugepages in topology.hugepages_now:
         pages: dict[str, Json] = {str(some.size_bytes): some.pages for some in hugepages}
         state.setdefault(str(ref), {})["hugepages"] = pages

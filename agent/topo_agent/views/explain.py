@@ -13,6 +13,7 @@ from topo_agent.host import Json
 from topo_agent.ids import Ref
 from topo_agent.views import names, parts, table
 from topo_agent.views.devices import Row, names_of
+from topo_agent.views.fields import present
 from topo_agent.views.text import fit
 from topo_agent.views.units import byte_rate, link_name
 
@@ -103,7 +104,7 @@ def near_data(paths: Sequence[Path]) -> list[Json]:
 def as_data(said: Explanation) -> dict[str, Json]:
     """The same for programs."""
     hops: list[Json] = [
-        parts.present(
+        present(
             {
                 "id": str(hop.ref),
                 "max_bytes_per_second": hop.bytes_per_second,
@@ -120,5 +121,5 @@ def as_data(said: Explanation) -> dict[str, Json]:
             "devices": [str(ref) for ref in said.sharers.devices],
             "ratio": said.sharers.ratio,
         }
-        found["shared_by"] = parts.present(shared)
+        found["shared_by"] = present(shared)
     return found

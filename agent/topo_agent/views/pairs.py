@@ -11,8 +11,9 @@ from topo_agent.graph.pairing import Choice, Ranked
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
 from topo_agent.ids import Ref
-from topo_agent.views import parts, table
+from topo_agent.views import table
 from topo_agent.views.devices import Row
+from topo_agent.views.fields import present
 from topo_agent.views.text import clean, fit
 from topo_agent.views.units import byte_rate
 
@@ -116,7 +117,7 @@ def _choice(choice: Choice) -> dict[str, Json]:
             for card in choice.left_out
         ],
     }
-    return said | parts.present(
+    return said | present(
         {
             "class": best.class_ if best else None,
             "bytes_per_second": best.bytes_per_second if best else None,
@@ -141,7 +142,7 @@ def _ranked(one: Ranked) -> dict[str, Json]:
         "bridges": one.bridges,
         "reason": path.reason,
     }
-    return said | parts.present({"numa_distance": one.distance, "bytes_per_second": path.bytes_per_second})
+    return said | present({"numa_distance": one.distance, "bytes_per_second": path.bytes_per_second})
 
 
 def as_environment(topology: Topology, choices: Sequence[Choice]) -> str:

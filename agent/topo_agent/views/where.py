@@ -9,7 +9,7 @@ from topo_agent.graph.topology import Topology
 from topo_agent.graph.where import Judged, Where
 from topo_agent.host import Json
 from topo_agent.ids import CpuSet, cpulist
-from topo_agent.views import parts
+from topo_agent.views.fields import present
 from topo_agent.views.text import clean, fit
 
 
@@ -43,6 +43,4 @@ def as_data(said: Where, cpus: CpuSet, hidden: Iterable[str]) -> dict[str, Json]
 
 def _judged(one: Judged) -> dict[str, Json]:
     verdicts: dict[str, Json] = {"gpu": str(one.gpu), "cpus": one.cpus, "memory": one.memory, "nics": one.nics}
-    return verdicts | parts.present(
-        {"reason": one.reason or None, "command": one.command, "advice": [*one.advice] or None}
-    )
+    return verdicts | present({"reason": one.reason or None, "command": one.command, "advice": [*one.advice] or None})
