@@ -158,7 +158,7 @@ def _document(topology: Topology, form: str, start: Ref | None) -> str:
 
 
 def _kinds(asked: str) -> list[DeviceKind]:
-    from topo_agent.graph.paths import SCOPE
+    from topo_agent.graph.hops import SCOPE
 
     chosen = [name.strip() for name in asked.split(",")]
     found = [kind for name in chosen for kind in SCOPE if kind == name]

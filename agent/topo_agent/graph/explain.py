@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topo_agent.graph.bandwidth import of_lanes
+from topo_agent.graph.hops import SCOPE
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import physical
-from topo_agent.graph.paths import SCOPE, Path, Paths
+from topo_agent.graph.paths import Path, Paths
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
 
@@ -46,7 +47,7 @@ def between(topology: Topology, one: Device, other: Device) -> Explanation:
     # The link above the deepest common bridge is not used: the way turns round below it.
     both = {one.ref, *topology.ancestors(one.ref)} & {other.ref, *topology.ancestors(other.ref)}
     linked = [hop for hop in hops if hop.device is not None and hop.ref not in both]
-    narrowest = next((hop for hop in linked if paths.link_end(hop.ref) == path.bottleneck), None)
+    narrowest = next((hop for hop in linked if paths.hops.link_end(hop.ref) == path.bottleneck), None)
     return Explanation(
         path=path,
         hops=hops,
@@ -69,16 +70,16 @@ def _hop(topology: Topology, paths: Paths, ref: Ref) -> Hop:
     device = topology.device(ref)
     if device is None:
         return Hop(ref, None, None, None)
-    end = paths.link_end(ref)
+    end = paths.hops.link_end(ref)
     linked = topology.device(end)
     states = dict(topology.links_now)
     now = states.get(end) or (states.get(linked.parent) if linked and linked.parent else None)
-    rate = paths.rate(ref)
+    rate = paths.hops.rate(ref)
     return Hop(ref, device, rate, of_lanes(now.gts, now.width) if now and rate is not None else None)
 
 
 def _narrowest_now(linked: list[Hop]) -> Hop | None:
-    """Above a root or downstream port is no link of its own (graph/paths)."""
+    """Above a root or downstream port is no link of its own (graph/hops)."""
     links = (hop for hop in linked if hop.device and hop.device.role not in ("root_port", "downstream_port"))
     rates = {(hop.now_bytes_per_second, hop.ref): hop for hop in links if hop.now_bytes_per_second is not None}
     return rates[min(rates)] if rates else None
@@ -87,7 +88,7 @@ def _narrowest_now(linked: list[Hop]) -> Hop | None:
 def _sharers(topology: Topology, paths: Paths, narrowest: Hop) -> Sharers:
     behind = {narrowest.ref, *topology.below(narrowest.ref)}
     devices = [one for one in physical(topology, *SCOPE) if one.ref in behind]
-    rates = [paths.rate(one.ref) for one in devices]
+    rates = [paths.hops.rate(one.ref) for one in devices]
     known = [rate for rate in rates if rate is not None]
     whole = narrowest.bytes_per_second
     ratio = sum(known) / whole if whole and len(known) == len(rates) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from topo_agent.graph.hops import Hops
 from topo_agent.graph.nodes import Device, NicPart, PortState
 from topo_agent.graph.order import gpu_numbers, labels, physical
 from topo_agent.graph.paths import ORDER, Paths
@@ -125,8 +126,8 @@ def nvme(topology: Topology) -> Iterator[Row]:
 
 def switches(topology: Topology) -> Iterator[Row]:
     """PCIe switches by their upstream port, and NVSwitches."""
-    called, paths = labels(topology), Paths(topology)
-    inside = {paths.link_end(gpu.ref) for gpu in physical(topology, "gpu")}  # a GPU's own bridges are no switch
+    called, hops = labels(topology), Hops(topology)
+    inside = {hops.link_end(gpu.ref) for gpu in physical(topology, "gpu")}  # a GPU's own bridges are no switch
     for device in topology.devices or ():
         if (device.role == "upstream_port" and device.ref not in inside) or device.kind == "nvswitch":
             ports = topology.children(device.ref)

@@ -10,8 +10,9 @@ from typing import TypeVar
 from topo_agent.diagnostics import Diagnostic, Unknown
 from topo_agent.facts import LinkState, Machine
 from topo_agent.graph.bandwidth import of_lanes
+from topo_agent.graph.hops import SCOPE
 from topo_agent.graph.nodes import PortState
-from topo_agent.graph.paths import SCOPE, all_pairs
+from topo_agent.graph.paths import all_pairs
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json, Source
 from topo_agent.ids import Ref, cpulist

@@ -76,7 +76,7 @@ def first_names(device: Device) -> Labels:
 
 
 def _place(scene: Scene, device: Device) -> Labels:
-    above = (scene.topology.device(ref) for ref in scene.machine.paths.chain(device.ref)[-2::-1])
+    above = (scene.topology.device(ref) for ref in scene.machine.paths.hops.chain(device.ref)[-2::-1])
     switch = next((one for one in above if one is not None and one.role == "upstream_port"), None)
     return {
         "vendor": names.vendor(device.vendor),

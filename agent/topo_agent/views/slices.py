@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from topo_agent.facts import PcieLink
 from topo_agent.graph import standard
+from topo_agent.graph.hops import Hops
 from topo_agent.graph.nodes import Device, DeviceKind
 from topo_agent.graph.order import physical
 from topo_agent.graph.paths import Paths
@@ -126,11 +127,11 @@ def _attributes(topology: Topology, paths: Paths, one: Device, numa: NumaForm) -
         yield "model", f"{names.vendor(one.vendor)} {model}"
     if one.physfn is not None and (pf := topology.device(one.physfn)) is not None:
         yield PHYSICAL, str(pf.address)
-    switches = _switches(topology, paths, one)
+    switches = _switches(topology, paths.hops, one)
     if switches:
         yield "switch", str(switches[-1].address)
         yield "nearestSwitch", str(switches[0].address)
-    link = _link(topology, paths, one)
+    link = _link(topology, paths.hops, one)
     if link is not None and link.max_gts in _GENERATIONS and link.max_width:
         yield "maxLinkGeneration", _GENERATIONS[link.max_gts]
         yield "maxLinkWidth", link.max_width
@@ -138,18 +139,18 @@ def _attributes(topology: Topology, paths: Paths, one: Device, numa: NumaForm) -
         yield from _nearest(topology, paths, one)
 
 
-def _switches(topology: Topology, paths: Paths, one: Device) -> list[Device]:
+def _switches(topology: Topology, hops: Hops, one: Device) -> list[Device]:
     """The upstream ports of the PCIe switches above, nearest first: equal last ones have no root between them.
 
     The switch inside an AMD GPU is none of them: nothing else is below it.
     """
-    above = (topology.device(ref) for ref in reversed(paths.chain(one.ref)[:-1]))
+    above = (topology.device(ref) for ref in reversed(hops.chain(one.ref)[:-1]))
     return [port for port in above if port is not None and port.role == "upstream_port"]
 
 
-def _link(topology: Topology, paths: Paths, one: Device) -> PcieLink | None:
+def _link(topology: Topology, hops: Hops, one: Device) -> PcieLink | None:
     """The link to the slot or the board: of an AMD GPU, that of its outermost bridge. A virtual function has none."""
-    end = topology.device(paths.link_end(one.ref)) if one.link is not None else None
+    end = topology.device(hops.link_end(one.ref)) if one.link is not None else None
     return end.link if end is not None else None
 
 
