@@ -22,7 +22,7 @@ from topo_agent.graph.labels import value
 from topo_agent.graph.readings import readings
 from topo_agent.graph.topology import Topology
 from topo_agent.host import Json
-from topo_agent.publishers.kube.node import memory, remembered
+from topo_agent.publishers.kube import annotation
 
 TIME = "2026-05-04T03:02:01Z"
 Broken = Callable[[dict[str, Json]], Topology]
@@ -237,7 +237,7 @@ def test_invariants(events: list[Reading | str]) -> None:
         before = held.published.get("rack")
         if isinstance(event, str):
             again = Held()
-            again.remember(remembered(memory(held.published), ["rack"]))
+            again.remember(annotation.read(annotation.written(held.published), ["rack"]))
             assert again.published == held.published
             held, row = again, []
             continue
@@ -277,7 +277,7 @@ def simulated(chance: random.Random) -> Day:
             counts[1] += 1
         if chance.random() < 0.02:  # the agent is killed, and begins with the memory
             held, again = Held(), held.published
-            held.remember(remembered(memory(again), ["nvlink-clique"]))
+            held.remember(annotation.read(annotation.written(again), ["nvlink-clique"]))
         right = f"{truth['uuid']}.{truth['cliques'][0]['id']}"  # type: ignore[index,call-overload]
         seen.add(right)
         reading = nvlink(broken(truth) if broken else gpus({"fabric": truth}, {"fabric": truth}))["nvlink-clique"]

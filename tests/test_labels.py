@@ -13,7 +13,7 @@ from topo_agent.commands.labels import OPTIONS
 from topo_agent.graph.fabric import Place
 from topo_agent.graph.held import Fact
 from topo_agent.graph.labels import filler, keys, value
-from topo_agent.publishers.kube.node import memory, remembered
+from topo_agent.publishers.kube import annotation
 from topo_agent.readers import mapping
 from topo_agent.readers.mapping import BadMapping, find, parse
 from topo_agent.settings import SETTINGS, values
@@ -191,8 +191,8 @@ def test_the_memory_comes_back() -> None:
         "rack": Fact("rack 07", "mapping", "2026-05-04T03:02:01Z"),
         "shape": Fact("ab", "pci", "2026-05-04T03:02:01Z"),
     }
-    assert remembered(memory(facts), ["rack", "shape", "leaf"]) == facts
-    assert remembered(memory(facts), ["leaf"]) == {}
+    assert annotation.read(annotation.written(facts), ["rack", "shape", "leaf"]) == facts
+    assert annotation.read(annotation.written(facts), ["leaf"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_the_memory_comes_back() -> None:
 )  # fmt: skip
 def test_a_memory_that_is_none(text: str | None) -> None:
     """Anybody may write an annotation."""
-    assert remembered(text, ["rack"]) == {}
+    assert annotation.read(text, ["rack"]) == {}
 
 
 def test_options_are_those_of_the_settings() -> None:

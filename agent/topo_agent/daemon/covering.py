@@ -12,6 +12,7 @@ from topo_agent.publishers.kube import node as nodes
 from topo_agent.publishers.kube.answers import Trouble
 from topo_agent.publishers.kube.client import Client
 from topo_agent.publishers.kube.node import Carrier, Node, Wanted
+from topo_agent.publishers.kube.owners import taken
 
 _MOST = 256  # functions that are kept
 
@@ -71,7 +72,7 @@ class Covering:
             client.apply(node.carrier.path, said, manager=nodes.OF_SLICES)
         except Trouble as error:
             missing = error.kind == "not_found" and node.carrier.kind != "Node"  # its namespace, or its kind
-            if not (missing or error.kind == "forbidden" or nodes.of_owners(error)):
+            if not (missing or error.kind == "forbidden" or taken(error)):
                 raise
             self._log.once("slices memory", f"what others cover cannot be kept at the {node.carrier.kind}: {error}")
         else:

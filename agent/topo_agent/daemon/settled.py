@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from topo_agent.graph.held import Fact
 from topo_agent.graph.labels import keys
-from topo_agent.publishers.kube import node as nodes
+from topo_agent.publishers.kube import annotation
 from topo_agent.publishers.kube.node import Carrier, Node, Wanted, nfd_carrier, node_carrier
 from topo_agent.settings import Settings
 
@@ -42,7 +42,7 @@ def settled(settings: Settings) -> Settled:
 def wanted(settled: Settled, facts: Mapping[str, Fact]) -> Wanted:
     """The labels that some facts make, and the annotation that says where they are from."""
     said = {key: facts[name].label for key, name in settled.keys.items() if name in facts}
-    memory = nodes.memory({name: fact for name, fact in facts.items() if name in settled.keys.values()})
+    memory = annotation.written({name: fact for name, fact in facts.items() if name in settled.keys.values()})
     return Wanted(said, {settled.annotation: memory} if said else {})
 
 
@@ -51,5 +51,5 @@ def remembered(settled: Settled, node: Node, time: str) -> dict[str, Fact]:
     mine = {key: name for key, name in settled.keys.items() if key in node.ours and node.labels.get(key)}
     facts = {name: Fact(node.labels[key], "label", time) for key, name in mine.items()}
     if settled.annotation in node.annotated:
-        facts |= nodes.remembered(node.annotations.get(settled.annotation), settled.keys.values())
+        facts |= annotation.read(node.annotations.get(settled.annotation), settled.keys.values())
     return facts

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from topo_agent.host import Json
+from topo_agent.host import Json, as_array, as_object
 
 _BDF = re.compile(r"([0-9a-f]{4,8})[:-]([0-9a-f]{2})[:-]([0-9a-f]{2})[.-]([0-7])", re.ASCII)
 _NAMED = re.compile(r"(?:.*[^0-9a-f])?([0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(?:[^0-9a-f].*)?", re.ASCII)
@@ -40,12 +40,12 @@ def covered(slices: Iterable[Mapping[str, Json]], *, by_others_than: str) -> Cov
     """
     addresses, uids = set[str](), set[str]()
     for said in slices:
-        spec = _map(said.get("spec"))
+        spec = as_object(said.get("spec"))
         if spec.get("driver") == by_others_than:
             continue
         devices = spec.get("devices")
-        for one in devices if isinstance(devices, list) else ():
-            device = _map(one)
+        for one in as_array(devices):
+            device = as_object(one)
             addresses |= {*_addresses(device)}
             uids |= {text for name, text in _strings(device) if name in _UUIDS and text}
     return Covered(frozenset(addresses), frozenset(uids))
@@ -69,9 +69,9 @@ def _written(found: re.Match[str]) -> str:
 
 def _strings(device: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """(name without its domain in lower case, text) of every string attribute. 1.31 had them below `basic`."""
-    for holder in (device, _map(device.get("basic"))):
-        for name, value in _map(holder.get("attributes")).items():
-            text = _map(value).get("string")
+    for holder in (device, as_object(device.get("basic"))):
+        for name, value in as_object(holder.get("attributes")).items():
+            text = as_object(value).get("string")
             if isinstance(text, str):
                 yield name.rpartition("/")[2].lower(), text
 
@@ -82,15 +82,14 @@ def unguarded(classes: Iterable[Mapping[str, Json]]) -> list[str]:
     Selectors are taken in turn, and an error of one ends the scheduling of the pod: it is the first that has to ask
     for the driver. What is not understood counts as unguarded.
     """
-    return sorted(
-        str(_map(one.get("metadata")).get("name", "")) for one in classes if not _guards(_first(_map(one.get("spec"))))
-    )
+    open_to_all = (one for one in classes if not _guards(_first(as_object(one.get("spec")))))
+    return sorted(str(as_object(one.get("metadata")).get("name", "")) for one in open_to_all)
 
 
 def _first(spec: Mapping[str, Json]) -> str:
     selectors = spec.get("selectors")
-    first = _map(selectors[0]) if isinstance(selectors, list) and selectors else {}
-    text = _map(first.get("cel")).get("expression")
+    first = as_object(selectors[0]) if isinstance(selectors, list) and selectors else {}
+    text = as_object(first.get("cel")).get("expression")
     return text if isinstance(text, str) else ""
 
 
@@ -139,7 +138,3 @@ def _split(text: str, operator: str) -> list[str] | None:
         else:
             parts[-1] += sign
     return parts if depth == 0 else None
-
-
-def _map(said: Json) -> Mapping[str, Json]:
-    return said if isinstance(said, dict) else {}

@@ -6,6 +6,17 @@ from typing import Literal, NamedTuple, Protocol
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
+
+def as_object(said: Json) -> dict[str, Json]:
+    """An object that others wrote; an empty one where it is something else."""
+    return said if isinstance(said, dict) else {}
+
+
+def as_array(said: Json) -> list[Json]:
+    """An array that others wrote; an empty one where it is something else."""
+    return said if isinstance(said, list) else []
+
+
 TEXT_LIMIT = 64 * 1024
 """Bytes read of one file unless the caller asks for fewer: a sysfs attribute is at most a page,
 and a list of CPUs or a /proc file that matters here is shorter than this."""

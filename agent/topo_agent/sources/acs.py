@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from topo_agent.diagnostics import Level, Notes, Unknown
 from topo_agent.facts import Acs
-from topo_agent.host import Host, Json, Unavailable
+from topo_agent.host import Host, Json, Unavailable, as_array, as_object
 from topo_agent.ids import PciAddress
 
 # PCIe Base Specification, ACS Control register (bits 0 to 6), with the names that lspci gives them (ls-ecaps.c).
@@ -26,10 +26,9 @@ def read(host: Host, notes: Notes) -> tuple[Acs, ...]:
     except Unavailable as missing:
         notes.add(Level.DEGRADED, "acs", "acs_unread", f"configuration space was not read: {missing}")
         return ()
-    functions = answer.get("functions") if isinstance(answer, dict) else None
     found: dict[PciAddress, Acs] = {}
     refused: dict[str, list[PciAddress]] = {}
-    for one in functions if isinstance(functions, list) else ():
+    for one in as_array(as_object(answer).get("functions")):
         address = _address(one.get("bdf")) if isinstance(one, dict) else None
         if address is None or not isinstance(one, dict):
             notes.add(Level.LOST, "acs", "function_without_place", "a function of the acs document has no PCI address")

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
-from topo_agent.host import Host, Json
+from topo_agent.host import Host, Json, as_object
 from topo_agent.ids import CpuSet
 from topo_agent.sources import parse
 from topo_agent.sources.entry import members
@@ -32,7 +32,7 @@ class Binding(NamedTuple):
 
 def read(host: Host, document: Json) -> Binding:
     """ValueError where the document has no CPUs: then it is no process that we may look at."""
-    said = document if isinstance(document, dict) else {}
+    said = as_object(document)
     environment, opened, visible, policies = (
         said.get(key) for key in ("environment", "files", "device_nodes", "memory_policies")
     )

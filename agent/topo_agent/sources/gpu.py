@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from topo_agent.diagnostics import NOT_HERE, Level, Notes
 from topo_agent.facts import FabricState, Gpu, GpuLink, MigDevice, NvLinkState, PciDevice, PeerAccess
-from topo_agent.host import Host, Json, Unavailable
+from topo_agent.host import Host, Json, Unavailable, as_array, as_object
 from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
 from topo_agent.sources import parse
 from topo_agent.sources.answers import Answers, number, refusals, text
@@ -84,8 +84,7 @@ def _peer_access(answer: Json, asked: Iterable[tuple[PciAddress, Answers]]) -> I
     """The pairs of the document, by address: it numbers them by NVML's index."""
     places = {number(one.get("index")): address for address, one in asked}
     places.pop(None, None)  # a GPU that has lost its number
-    pairs = answer.get("pairs") if isinstance(answer, dict) else None
-    for pair in pairs if isinstance(pairs, list) else ():
+    for pair in as_array(as_object(answer).get("pairs")):
         said = pair.get("p2p") if isinstance(pair, dict) else None
         if isinstance(pair, dict) and isinstance(said, dict):
             first, second = (places.get(number(pair.get(end))) for end in ("a", "b"))
@@ -137,8 +136,7 @@ def _lines(text: str) -> dict[str, str]:
 
 def _asked(answer: Json, notes: Notes) -> Iterator[tuple[PciAddress, Answers]]:
     """(function, answers) for every GPU of the document that says where it is."""
-    gpus = answer.get("gpus") if isinstance(answer, dict) else None
-    for one in gpus if isinstance(gpus, list) else ():
+    for one in as_array(as_object(answer).get("gpus")):
         address = bus_id(one.get("bdf")) if isinstance(one, dict) else None
         if address is None or not isinstance(one, dict):
             notes.add(Level.LOST, "nvml", "gpu_without_place", "a GPU of the NVML document has no PCI address")
@@ -172,12 +170,11 @@ def nvlinks(
     address: PciAddress, one: Answers, peers: Mapping[PciAddress, str]
 ) -> Iterator[tuple[GpuLink, NvLinkState]]:
     """The NVLinks of one GPU, those to the same peer together. `peers`: what GPUs and switches are on the bus."""
-    links = one.get("nvlinks")
     common = number(one.get("nvlink_mbps"))  # before Hopper the driver tells one speed for all links
     counts: Counter[Peer] = Counter()
     active: Counter[Peer] = Counter()
     speeds: dict[Peer, list[tuple[int | None, bool]]] = {}
-    for link in links if isinstance(links, list) else ():
+    for link in as_array(one.get("nvlinks")):
         state = number(link.get("state")) if isinstance(link, dict) else None
         if isinstance(link, dict) and state is not None:
             peer = _peer(address, link, peers)

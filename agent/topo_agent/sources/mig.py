@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown, UnknownFields
 from topo_agent.facts import MigDevice
-from topo_agent.host import Json
+from topo_agent.host import Json, as_object
 from topo_agent.ids import PciAddress, pci_ref
 from topo_agent.sources.answers import Answers, number, refusal, refusals, text
 
@@ -64,7 +64,7 @@ def _device(function: PciAddress, one: Answers, inside: Counter[int | None]) -> 
 
 
 def _no_place(function: PciAddress, one: Json, notes: Notes) -> None:
-    said = one if isinstance(one, dict) else {}
+    said = as_object(one)
     reason = refusal(said if "error" in said else said.get("gpu_instance"))
     level = Level.NOTE if reason is Unknown.NOT_PERMITTED else Level.LOST
     why = f" ({reason.value})" if reason else ""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Netdev, NetdevState
-from topo_agent.host import Host, Json, Unavailable
+from topo_agent.host import Host, Json, Unavailable, as_array
 from topo_agent.ids import PciAddress, function_in
 from topo_agent.sources import parse
 from topo_agent.sources.entry import Entry, class_members
@@ -100,7 +100,7 @@ def _completed(netdev: Netdev, link: dict[str, Json]) -> Netdev:
     vlan, names, kind = link.get("vlan_id"), link.get("altnames"), link.get("kind")
     return netdev._replace(
         vlan_id=vlan if isinstance(vlan, int) and not isinstance(vlan, bool) and 0 <= vlan < 4096 else None,
-        altnames=tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else (),
+        altnames=tuple(name for name in as_array(names) if isinstance(name, str)),
         kind=kind if isinstance(kind, str) else netdev.kind,
     )
 

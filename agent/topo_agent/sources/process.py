@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topo_agent.diagnostics import Level, Notes, Unknown
-from topo_agent.host import Host, Json, Unavailable
+from topo_agent.host import Host, Json, Unavailable, as_object
 from topo_agent.ids import CpuSet
 
 
@@ -21,7 +21,7 @@ def read(host: Host, notes: Notes) -> Process:
         answer = host.document("process")
     except Unavailable:
         return Process()
-    said = answer if isinstance(answer, dict) else {}
+    said = as_object(answer)
     architecture = said.get("architecture")
     return Process(
         allowed_cpus=_cpus(said.get("allowed_cpus"), notes),

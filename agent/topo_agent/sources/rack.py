@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 
 from topo_agent.diagnostics import Unknown
 from topo_agent.facts import Clique, FabricState, FabricStep, Platform
-from topo_agent.host import Json
+from topo_agent.host import Json, as_array, as_object
 from topo_agent.ids import PciAddress
 from topo_agent.sources import parse
 from topo_agent.sources.answers import Answers, number, refusal
@@ -119,15 +119,11 @@ def _unknown(one: Answers) -> dict[str, Unknown]:
     """Why a GPU has no fabric, or no place, that it may have. Not supported is an answer: it has none."""
     found: dict[str, Unknown] = {}
     for key in ("fabric", "platform"):
-        said = _object(one.get(key))
+        said = as_object(one.get(key))
         reason = refusal(said) if "error" in said else _failed(one) if key == "fabric" else None
         if reason is not None and reason is not Unknown.NOT_SUPPORTED:
             found[key] = reason
     return found
-
-
-def _object(said: Json) -> Answers:
-    return said if isinstance(said, dict) else {}
 
 
 def _failed(one: Answers) -> Unknown | None:
@@ -136,7 +132,7 @@ def _failed(one: Answers) -> Unknown | None:
     NOT_SUPPORTED, with status SUCCESS, is the answer of a GPU that has no fabric, and of a GB200 whose fabric is broken
     (leptonai/gpud PR 1108). Links to a switch that are up on a part that registers (Hopper and later) exclude it.
     """
-    said = _object(one.get("fabric"))
+    said = as_object(one.get("fabric"))
     if said.get("state") == _COMPLETED:
         whole = said.get("status") == 0 and (_no_cluster(said.get("uuid")) or _cliques(said)[0] is not None)
         return None if whole else Unknown.DRIVER_ERROR
@@ -153,7 +149,7 @@ def _registers(one: Answers) -> bool:
     major = number(capability[0]) if isinstance(capability, list) and capability else None
     up = any(
         isinstance(link, dict) and link.get("remote_type") == 2 and number(link.get("state")) in (1, 2, 3)
-        for link in (links if isinstance(links, list) else ())
+        for link in as_array(links)
     )
     return major is not None and major >= 9 and up
 

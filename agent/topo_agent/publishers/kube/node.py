@@ -8,21 +8,16 @@ left out of ours: owning it together would take it from him.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 from urllib.parse import quote
 
-from topo_agent.graph.held import Fact
-from topo_agent.graph.labels import RAW_AT_MOST
-from topo_agent.host import Json
+from topo_agent.host import Json, as_object
 from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import MANAGER, METADATA, Client
+from topo_agent.publishers.kube.owners import owners, owns_condition, taken
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _TRIES = 3
-
 
 OF_SLICES = f"{MANAGER}-slices"
 """Who owns the annotation that the publisher of slices keeps: what one applies must not take from the other."""
@@ -126,23 +121,23 @@ def system_uuid(client: Client, node: Node, name: str) -> str | None:
 
 def of(said: Object, carrier: Carrier) -> Node:
     """The object, whole or its metadata -> what counts of it here."""
-    about = _map(said.get("metadata"))
-    info = _map(_map(said.get("status")).get("nodeInfo"))
+    about = as_object(said.get("metadata"))
+    info = as_object(as_object(said.get("status")).get("nodeInfo"))
     uuid = info.get("systemUUID")
     managed = about.get("managedFields")
-    annotated = _owners(managed, "metadata", "annotations")
+    annotated = owners(managed, "metadata", "annotations")
     return Node(
         carrier=carrier,
         uid=str(about.get("uid", "")),
         version=str(about.get("resourceVersion", "")),
-        labels={key: str(text) for key, text in _map(_map(said.get(carrier.part)).get("labels")).items()},
-        annotations={key: str(text) for key, text in _map(about.get("annotations")).items()},
-        owners=_owners(managed, carrier.part, "labels"),
+        labels={key: str(text) for key, text in as_object(as_object(said.get(carrier.part)).get("labels")).items()},
+        annotations={key: str(text) for key, text in as_object(about.get("annotations")).items()},
+        owners=owners(managed, carrier.part, "labels"),
         annotated=frozenset(key for key, who in annotated.items() if MANAGER in who),
         remembered=frozenset(key for key, who in annotated.items() if OF_SLICES in who),
-        complete=carrier.own.items() <= _map(about.get("labels")).items(),
+        complete=carrier.own.items() <= as_object(about.get("labels")).items(),
         system_uuid=uuid if isinstance(uuid, str) else None,
-        told=_told(managed),
+        told=owns_condition(managed),
     )
 
 
@@ -180,7 +175,7 @@ def apply(client: Client, node: Node, wanted: Wanted, *, dry_run: bool = False) 
         try:
             return of(client.apply(node.carrier.path, patch(node, wanted), dry_run=dry_run), node.carrier)
         except Trouble as error:
-            if not of_owners(error):
+            if not taken(error):
                 raise
             fresh = read(client, node.carrier)
             if fresh.uid != node.uid:
@@ -214,62 +209,3 @@ def untell(client: Client, node: Node, condition: str, *, dry_run: bool = False)
     gone: list[Json] = [{"type": condition, "$patch": "delete"}]
     said: Object = {"metadata": {"uid": node.uid}, "status": {"conditions": gone}}
     client.merge(f"{node.carrier.path}/status", said, dry_run=dry_run)
-
-
-def memory(facts: Mapping[str, Fact]) -> str:
-    """What was published, for the annotation: each with its raw value, its source, and since when."""
-    said = {name: {"raw": fact.raw, "source": fact.source, "since": fact.since} for name, fact in sorted(facts.items())}
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
-
-
-def remembered(text: str | None, names: Iterable[str]) -> dict[str, Fact]:
-    """The facts of an annotation. Anybody may have written it: what does not look like ours does not count."""
-    try:
-        said = json.loads(text or "")
-    except (ValueError, RecursionError):
-        return {}
-    found = {}
-    for name in names:
-        one = said.get(name) if isinstance(said, dict) else None
-        values = [one.get(part) for part in ("raw", "source", "since")] if isinstance(one, dict) else []
-        if values and all(isinstance(value, str) and 0 < len(value) <= RAW_AT_MOST for value in values):
-            raw, source, since = (str(value) for value in values)
-            if _TIME.fullmatch(since) and len(source) <= 64:
-                found[name] = Fact(raw, source, since)
-    return found
-
-
-def of_owners(error: Trouble) -> bool:
-    """Is it a conflict of fields that somebody else owns? A uid that does not fit is another."""
-    causes = _map(_map(error.answer).get("details")).get("causes")
-    return error.kind == "conflict" and any(
-        _map(one).get("reason") == "FieldManagerConflict" for one in (causes if isinstance(causes, list) else ())
-    )
-
-
-def _told(managed: Json) -> bool:
-    for entry in managed if isinstance(managed, list) else ():
-        one = _map(entry)
-        if one.get("manager") == MANAGER and one.get("operation") == "Apply" and one.get("subresource") == "status":
-            return bool(_map(_map(_map(one.get("fieldsV1")).get("f:status")).get("f:conditions")))
-    return False
-
-
-def _owners(managed: Json, *path: str) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for entry in managed if isinstance(managed, list) else ():
-        manager = str(_map(entry).get("manager", ""))
-        applied = _map(entry).get("operation") == "Apply"
-        fields = _map(_map(entry).get("fieldsV1"))
-        for part in path:
-            fields = _map(fields.get(f"f:{part}"))
-        for field in fields:
-            if field.startswith("f:"):
-                # Somebody else may call himself topo-agent; ours are applied.
-                who = manager if applied or manager != MANAGER else f"{manager} ({_map(entry).get('operation')})"
-                found.setdefault(field[2:], set()).add(who)
-    return {key: frozenset(who) for key, who in found.items()}
-
-
-def _map(said: Json) -> dict[str, Json]:
-    return said if isinstance(said, dict) else {}

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, cast
 
-from topo_agent.host import Json
+from topo_agent.host import Json, as_array, as_object
 from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import Client
 
@@ -73,19 +73,19 @@ def listed(said: Object) -> tuple[list[Object], str]:
     """The items of a list, and its resourceVersion."""
     items = said.get("items")
     found = [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
-    return found, str(_map(said.get("metadata")).get("resourceVersion", ""))
+    return found, str(as_object(said.get("metadata")).get("resourceVersion", ""))
 
 
 def about(one: Mapping[str, Json], what: Literal["name", "uid", "resourceVersion"]) -> str:
-    return str(_map(one.get("metadata")).get(what, ""))
+    return str(as_object(one.get("metadata")).get(what, ""))
 
 
 def driver(one: Mapping[str, Json]) -> str:
-    return str(_map(one.get("spec")).get("driver", ""))
+    return str(as_object(one.get("spec")).get("driver", ""))
 
 
 def generation(one: Mapping[str, Json] | None) -> int:
-    found = _map(_map((one or {}).get("spec")).get("pool")).get("generation")
+    found = as_object(as_object((one or {}).get("spec")).get("pool")).get("generation")
     return found if isinstance(found, int) else 0
 
 
@@ -110,10 +110,10 @@ def body(wanted: Wanted, *, generation: int, over: Mapping[str, Json] | None = N
 
 def same(one: Mapping[str, Json], wanted: Wanted) -> bool:
     """Is this what is wanted, whatever its generation?"""
-    owners = _map(one.get("metadata")).get("ownerReferences")
-    first = _map(owners[0]) if isinstance(owners, list) and len(owners) == 1 else {}
-    spec = dict(_map(one.get("spec")))
-    pool = _map(spec.pop("pool", None))
+    owners = as_object(one.get("metadata")).get("ownerReferences")
+    first = as_object(owners[0]) if isinstance(owners, list) and len(owners) == 1 else {}
+    spec = dict(as_object(one.get("spec")))
+    pool = as_object(spec.pop("pool", None))
     skipped = bool(spec.pop("skipNodeOperations", None))
     known = {"driver": wanted.driver, "nodeName": wanted.node, "devices": wanted.devices}
     spec["devices"] = _comparable(spec.get("devices"))
@@ -153,9 +153,8 @@ def write(client: Client, wanted: Wanted, current: Object | None, *, last: int, 
 
 
 def _has_lists(wanted: Wanted) -> bool:
-    return any(
-        "ints" in _map(value) for one in wanted.devices for value in _map(_map(one).get("attributes")).values()
-    )  # fmt: skip
+    attributes = (as_object(as_object(one).get("attributes")) for one in wanted.devices)
+    return any("ints" in as_object(value) for some in attributes for value in some.values())
 
 
 def delete(client: Client, one: Mapping[str, Json], *, dry_run: bool = False) -> None:
@@ -168,11 +167,12 @@ def ours(found: Iterable[Object], driver_name: str) -> list[Object]:
 
 def _lost(said: Object, wanted: Wanted) -> str | None:
     """What the server dropped, as servers do with fields whose feature gate is off."""
-    spec = _map(said.get("spec"))
+    spec = as_object(said.get("spec"))
     if wanted.skip_node_operations and not spec.get("skipNodeOperations"):
         return "the cluster has no skipNodeOperations (feature gate DRAOptionalNodeOperations): pods would never start"
     kept = _comparable(spec.get("devices"))
-    if any("taints" in _map(one) for one in wanted.devices) and not all("taints" in _map(one) for one in kept):
+    asked, left = (["taints" in as_object(one) for one in some] for some in (wanted.devices, kept))
+    if any(asked) and not all(left):
         return "the cluster keeps no device taints (feature gate DRADeviceTaints): devices would be given away"
     return None if kept == wanted.devices else "the cluster does not keep the devices as they were sent"
 
@@ -180,30 +180,23 @@ def _lost(said: Object, wanted: Wanted) -> str | None:
 def _comparable(devices: Json) -> list[Json]:
     """Without the time that the server adds to taints."""
     found: list[Json] = []
-    for one in devices if isinstance(devices, list) else ():
-        device = dict(_map(one))
+    for one in as_array(devices):
+        device = dict(as_object(one))
         taints = device.get("taints")
         if isinstance(taints, list):
-            device["taints"] = [{k: v for k, v in _map(taint).items() if k != "timeAdded"} for taint in taints]
+            device["taints"] = [{k: v for k, v in as_object(taint).items() if k != "timeAdded"} for taint in taints]
         found.append(cast("Json", device))
     return found
-
-
-def _map(said: Json) -> dict[str, Json]:
-    return said if isinstance(said, dict) else {}
 
 
 def shared(ours: Iterable[Object]) -> dict[str, str]:
     """What our own slices said for all of their devices, by the name of its reading."""
     found = {}
     for one in ours:
-        spec = one.get("spec")
-        devices = spec.get("devices") if isinstance(spec, dict) else None
-        for device in devices if isinstance(devices, list) else ():
-            attributes = device.get("attributes") if isinstance(device, dict) else None
+        for device in as_array(as_object(one.get("spec")).get("devices")):
+            attributes = as_object(as_object(device).get("attributes"))
             for name, word in SHARED.items():
-                value = attributes.get(word) if isinstance(attributes, dict) else None
-                text = value.get("string") if isinstance(value, dict) else None
+                text = as_object(attributes.get(word)).get("string")
                 if isinstance(text, str) and text:
                     found[name] = text
     return found
