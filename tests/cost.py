@@ -70,7 +70,7 @@ def against_lstopo(one: Agent, box: Path) -> Figure:
         reach(one, scans + WINDOW)
         ours.append((cpu_seconds(one) - spent) / (one.scans() - scans))
         theirs.append(lstopo(box))
-    each, other = min(ours), min(theirs)  # what others do at the same time makes it more, and never less
+    each, other = sorted(ours)[1], min(theirs)  # what others do at the same time makes it more, and never less
     scan = one.metrics()["topo_agent_scan_cpu_seconds"]
     said = (
         f"{MACHINE}: a rescan {each * 1e3:.1f} ms of CPU, views and files included, pages not, of which the last"

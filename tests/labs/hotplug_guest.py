@@ -82,9 +82,12 @@ def look() -> dict[str, float]:
 def latency(gone: set[str], back: set[str], what: str) -> float:
     """Seconds from the last uevent until `gone` are nowhere and `back` are in both places."""
 
+    def right(found: set[str]) -> bool:
+        return not gone & found and back <= found
+
     def true() -> bool:
         # An answer costs the agent time, so it is asked when its file is right.
-        return all(not gone & found and back <= found for found in (one() for one in (written, shown)))
+        return right(written()) and right(shown())
 
     return until(true, 60, what) - uevents.last
 

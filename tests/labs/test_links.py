@@ -45,10 +45,12 @@ def test_up_down_and_another_name(tmp_path: Path) -> None:
         quiet(agent)
         for words in (("up",), ("down",), ("name", RENAMED)):
             before, scanned = agent.metrics()["topo_agent_events_total"], agent.scans()
+            done = time.monotonic()
             ip("link", "set", ONE, *words)
             took = scanned_again(agent, scanned, before)
             print(f"{' '.join(words)}: scanned {took:.2f} s after")
             assert took <= WITHIN
+            assert time.monotonic() - done <= 5 * WITHIN  # it was heard soon
             quiet(agent)
         assert f"net/{ONE}/" not in agent.get("/topology.json").body
     finally:
@@ -69,6 +71,7 @@ def scanned_again(agent: Agent, scanned: float, events: float) -> float:
         return said['topo_agent_scans_total{result="ok"}'] > scanned
 
     agent.wait_for(over)
+    assert heard, "a scan without an event"
     return time.monotonic() - heard[-1]
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from topo_agent.host import DOCUMENT_LIMIT, Json, Silent, Unavailable, Watch
+from topo_agent.host import DOCUMENT_LIMIT, Json, Silent, Unavailable, Watch, as_array, as_object
 from topo_agent.host.answering import DOORS, MARK
 from topo_agent.host.turn import Turn
 
@@ -201,8 +201,7 @@ class _Question:
 
 
 def _slow(called: str, seconds: float, answer: Json) -> str:
-    gpus = answer.get("gpus") if isinstance(answer, dict) else None
-    modes = [gpu.get("persistence_mode") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    modes = [as_object(gpu).get("persistence_mode") for gpu in as_array(as_object(answer).get("gpus"))]
     told = f"{called} took {seconds:.0f} s to initialise"
     return f"{told}: persistence mode is off; nvidia-persistenced keeps it ready" if 0 in modes else told
 

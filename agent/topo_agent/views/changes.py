@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from topo_agent.host import Json
+from topo_agent.host import Json, as_array
 from topo_agent.views.text import clean
 
 Kind = Literal["added", "removed", "numa", "link_max", "path", "changed"]
@@ -85,7 +85,7 @@ def _called(thing: Thing) -> str:
     names = thing.get("names")
     words = [str(thing["kind"])] if thing.get("kind") else []
     if isinstance(names, dict):
-        words += [str(name) for kind in ("netdev", "rdma", "nvme") for name in _list(names.get(kind))]
+        words += [str(name) for kind in ("netdev", "rdma", "nvme") for name in as_array(names.get(kind))]
     return clean(f"{thing.get('id')}" + (f" ({' '.join(words)})" if words else ""))
 
 
@@ -95,7 +95,3 @@ def _text(said: Json) -> str:
     if isinstance(said, list):
         return clean(" ".join(map(str, said)))
     return "unknown" if said is None else clean(str(said))
-
-
-def _list(said: Json) -> list[Json]:
-    return said if isinstance(said, list) else []

@@ -14,7 +14,7 @@ from topo_agent.graph.hops import SCOPE
 from topo_agent.graph.nodes import PortState
 from topo_agent.graph.paths import all_pairs
 from topo_agent.graph.topology import Topology
-from topo_agent.host import Json, Source
+from topo_agent.host import Json, Source, as_array
 from topo_agent.ids import Ref, cpulist
 from topo_agent.views import functions, parts
 from topo_agent.views.fields import present, why
@@ -104,10 +104,10 @@ def _restricted(said: dict[str, Json], topology: Topology, around: Ref) -> dict[
     found = dict(said)
     for key in ("packages", "numa", "roots", "devices"):
         if key in said:
-            found[key] = [one for one in _list(said[key]) if isinstance(one, dict) and one.get("id") in kept]
+            found[key] = [one for one in as_array(said[key]) if isinstance(one, dict) and one.get("id") in kept]
     for key in ("links", "paths"):
         if key in said:
-            found[key] = [one for one in _list(said[key]) if isinstance(one, dict) and end in (one["a"], one["b"])]
+            found[key] = [one for one in as_array(said[key]) if isinstance(one, dict) and end in (one["a"], one["b"])]
     state = said["state"]
     found["state"] = {key: now for key, now in state.items() if key in kept} if isinstance(state, dict) else {}
     return found
@@ -159,17 +159,13 @@ def _state(topology: Topology) -> dict[str, Json]:
         state.setdefault(str(ref), {})["irqs"] = {"count": irqs.vectors, "cpus": cpulist(irqs.cpus)}
     for a, b, _, active in topology.nvlinks_now:
         now = state.setdefault(str(a), {})
-        now["nvlinks"] = [*_list(now.get("nvlinks")), {"peer": str(b) if b else None, "active": active}]
+        now["nvlinks"] = [*as_array(now.get("nvlinks")), {"peer": str(b) if b else None, "active": active}]
     for ref, fabric in topology.fabrics_now:
         state.setdefault(str(ref), {})["fabric"] = functions.fabric_now(fabric)
     for ref, hugepages in topology.hugepages_now:
         pages: dict[str, Json] = {str(some.size_bytes): some.pages for some in hugepages}
         state.setdefault(str(ref), {})["hugepages"] = pages
     return {**state}
-
-
-def _list(said: Json) -> list[Json]:
-    return said if isinstance(said, list) else []
 
 
 def _port_now(port: PortState) -> dict[str, Json]:

@@ -233,6 +233,7 @@ class Lab:
         self.cluster.wait(lambda: not self.cluster.api("GET", path)["items"], "end of the slices")
 
 
+# One that waits for good may do so for an error: of a selector.
 _NOWHERE = {"Unschedulable", "SchedulerError"}
 
 

@@ -183,6 +183,7 @@ class Witness:
         self._client.request("GET", path, headers=self._headers)
         self._socket = self._client.sock
         self._answer = self._client.getresponse()
+        assert self._answer.status == 200
         self._thread.start()
         return self
 
@@ -199,9 +200,13 @@ class Witness:
             for line in self._answer:
                 self.labels.append(json.loads(line)["object"]["metadata"].get("labels", {}))
 
+    @property
+    def watches(self) -> bool:
+        return self._thread.is_alive()
+
     def always(self, expected: Mapping[str, str]) -> bool:
-        """Were they there in every event?"""
-        return bool(self.labels) and all(expected.items() <= one.items() for one in self.labels)
+        """Were they there at first and in every event? It has to watch still."""
+        return self.watches and all(expected.items() <= one.items() for one in self.labels)
 
 
 def idle_seconds() -> float:

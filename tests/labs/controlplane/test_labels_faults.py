@@ -260,6 +260,7 @@ def test_a_memory_that_is_lost(publishing: Publishing) -> None:
         agent = publishing.start()
         agent.wait_for(lambda: publishing.node()["metadata"].get("annotations"))
         agent.rescan()
+        assert seen.watches
         assert all(one == seen.labels[0] for one in seen.labels)
     assert publishing.labels() == expected
     assert publishing.writes() <= 2
@@ -322,4 +323,4 @@ def test_quiet_and_steady(publishing: Publishing) -> None:
     print(f"{strips} times taken away in 7 s, {writes} writes")
     assert strips - 1 <= writes <= 4
     swap(publishing, "r3")  # what has changed does not wait for the end of it
-    agent.wait_for(lambda: publishing.labels().get(RACK) == "r3", 20)
+    agent.wait_for(lambda: publishing.labels().get(RACK) == "r3", 12)

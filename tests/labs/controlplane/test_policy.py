@@ -197,7 +197,8 @@ def test_each_is_refused_by_the_policy(fenced: Cluster) -> None:
         assert f"ValidatingAdmissionPolicy '{write.policy}'" in said, (write.what, said)
         assert write.message in said, (write.what, said)
     said = refusal(fenced, CAPACITY, token)
-    assert any(f"ValidatingAdmissionPolicy '{one}'" in said for one in (NODES_POLICY, LABELS_POLICY)), said
+    either = ((CAPACITY.policy, CAPACITY.message), (LABELS_POLICY, "node-condition"))
+    assert any(f"ValidatingAdmissionPolicy '{policy}'" in said and why in said for policy, why in either), said
     print(f"{len(WRITES) + 1}/{len(WRITES) + 1} refused by the policy")
 
 
@@ -280,10 +281,10 @@ def test_without_settings_nobody_else_is_refused(fenced: Cluster) -> None:
     try:
         foreign = next(write for write in WRITES if write.what == "a foreign label")
         fenced.wait(lambda: refusal(fenced, foreign, token) == "", "end of the parameters")
-        for write in WRITES:
-            if write.policy in (LABELS_POLICY, DEVICES_POLICY):
+        for write in (*WRITES, CAPACITY):
+            if write is CAPACITY or write.policy in (LABELS_POLICY, DEVICES_POLICY):
                 assert refusal(fenced, write, "") == "", write.what
-            else:
+            if write.policy not in (LABELS_POLICY, DEVICES_POLICY):
                 assert f"'{write.policy}'" in refusal(fenced, write, token), write.what
     finally:
         kept = {"metadata": {"name": "topo-agent", "namespace": "topo-agent"}, "data": settings["data"]}

@@ -1,9 +1,7 @@
-"""Labels of a node: what they are, whose they are, and how ours are applied.
+"""Labels of a node: what they are, and how ours are applied.
 
-They are those of the Node itself, or those that a NodeFeature asks Node Feature Discovery for.
-
-Server-side apply keeps book of who owns which label (metadata.managedFields). What somebody else owns stays, and is
-left out of ours: owning it together would take it from him.
+They are those of the Node itself, or those that a NodeFeature asks Node Feature Discovery for. What somebody else owns
+stays, and is left out of ours: owning it together would take it from him.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ def minor(client: Client) -> int:
 
 def listed(said: Object) -> tuple[list[Object], str]:
     """The items of a list, and its resourceVersion."""
-    items = said.get("items")
-    found = [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+    found = [one for one in as_array(said.get("items")) if isinstance(one, dict)]
     return found, str(as_object(said.get("metadata")).get("resourceVersion", ""))
 
 
