@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from topo_agent.diagnostics import NOT_HERE, Unknown
-from topo_agent.host import Host, Json, Through, Unavailable
+from topo_agent.host import Host, Json, Through, Unavailable, as_object, as_objects
 from topo_agent.sources.gpu import bus_id
 
 _DRIVER = "nvml"  # the document
@@ -77,8 +77,7 @@ class Lasting:
 
     def _on_bus(self, host: Host) -> bool:
         """Every GPU that it tells of."""
-        gpus = self._answer.get("gpus") if isinstance(self._answer, dict) else None
-        told = [bus_id(one.get("bdf")) for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
+        told = [bus_id(one.get("bdf")) for one in as_objects(as_object(self._answer).get("gpus"))]
         here = {*host.names("sys/bus/pci/devices")}
         return all(str(address) in here for address in told if address is not None)
 

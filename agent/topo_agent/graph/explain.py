@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topo_agent.graph.bandwidth import of_lanes
-from topo_agent.graph.hops import SCOPE
+from topo_agent.graph.hops import SCOPE, has_link
 from topo_agent.graph.nodes import Device
 from topo_agent.graph.order import physical
 from topo_agent.graph.paths import Path, Paths
@@ -79,8 +79,7 @@ def _hop(topology: Topology, paths: Paths, ref: Ref) -> Hop:
 
 
 def _narrowest_now(linked: list[Hop]) -> Hop | None:
-    """Above a root or downstream port is no link of its own (graph/hops)."""
-    links = (hop for hop in linked if hop.device and hop.device.role not in ("root_port", "downstream_port"))
+    links = (hop for hop in linked if hop.device and has_link(hop.device))
     rates = {(hop.now_bytes_per_second, hop.ref): hop for hop in links if hop.now_bytes_per_second is not None}
     return rates[min(rates)] if rates else None
 

@@ -50,14 +50,13 @@ class Machine:
         self.topology = topology
         self.choices = choices
         self.paths = Paths(topology)
+        self.hops = self.paths.hops
         self.gpus = physical(topology, "gpu")
         self.nics = physical(topology, "nic")
         self.drives = physical(topology, "nvme")
         self.links_now = dict(topology.links_now)
         self.with_cpus = [memory for memory in topology.memories or () if memory.cpus]
-        inside = {self.paths.hops.link_end(gpu.ref) for gpu in self.gpus}  # a GPU's own bridges are no switch
-        ports = (one for one in topology.of_kind("bridge") if one.role == "upstream_port")
-        self.switches = [one for one in ports if one.ref not in inside]  # PCIe switches by their upstream port
+        self.switches = self.hops.switches()
 
     @property
     def devices(self) -> list[Device]:

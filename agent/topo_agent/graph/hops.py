@@ -5,6 +5,7 @@ from __future__ import annotations
 from topo_agent.facts import PcieLink
 from topo_agent.graph.bandwidth import of_link
 from topo_agent.graph.nodes import Device, DeviceKind
+from topo_agent.graph.order import physical
 from topo_agent.graph.topology import Topology
 from topo_agent.ids import Ref
 
@@ -42,6 +43,20 @@ class Hops:
         if ref not in self._whole:
             self._whole[ref] = (*reversed(tuple(self._topology.ancestors(ref))), ref)
         return self._whole[ref]
+
+    def switches_above(self, ref: Ref) -> list[Device]:
+        """The PCIe switches above a function by their upstream ports, nearest first.
+
+        Equal last ones have no root between them. The switch inside an AMD GPU is none: nothing else is below it.
+        """
+        above = (self._topology.device(one) for one in reversed(self.chain(ref)[:-1]))
+        return [port for port in above if port is not None and port.role == "upstream_port"]
+
+    def switches(self) -> list[Device]:
+        """Every PCIe switch by its upstream port, in bus order. A GPU's own bridges are none."""
+        inside = {self.link_end(gpu.ref) for gpu in physical(self._topology, "gpu")}
+        ports = (one for one in self._topology.of_kind("bridge") if one.role == "upstream_port")
+        return [one for one in ports if one.ref not in inside]
 
     def link_end(self, ref: Ref) -> Ref:
         """The function whose link is the one above `ref`: of an AMD GPU, its outermost bridge's.
@@ -86,8 +101,8 @@ class Hops:
         rates: list[tuple[int, int, Ref]] = []
         for hop in hops:
             device = self._topology.device(hop)
-            if device is None or device.role in ("root_port", "downstream_port"):
-                continue  # above these are a host bridge and the inside of a switch: no link
+            if device is None or not has_link(device):
+                continue
             rate = self.rate(hop)
             if rate is None:
                 return None, None
@@ -126,3 +141,8 @@ class Hops:
             found = (self._topology.device(one) for one in (ref, *self._topology.below(ref)))
             self._behind[ref] = sum(one is not None and one.kind in SCOPE and one.physfn is None for one in found)
         return self._behind[ref]
+
+
+def has_link(device: Device) -> bool:
+    """Is there a link above it? Above a root or downstream port are a host bridge and the inside of a switch."""
+    return device.role not in ("root_port", "downstream_port")

@@ -55,7 +55,7 @@ def slot_limits(machine: Machine) -> Iterator[Seen]:
 def outlier(machine: Machine) -> Iterator[Seen]:
     judged = [device for device, _, _ in _ends(machine, machine.devices)]
     for same in equals(judged):
-        rates = {device.ref: machine.paths.hops.rate(device.ref) for device in same}
+        rates = {device.ref: machine.hops.rate(device.ref) for device in same}
         counts = Counter(rate for rate in rates.values() if rate is not None)
         (usual, times), *others = counts.most_common(2) or [(0, 0)]
         if not others or others[0][1] == times:
@@ -93,9 +93,9 @@ def _ends(machine: Machine, devices: Iterable[Device]) -> Iterator[tuple[Device,
     An emulated one cannot, and nothing of a virtual machine, whose ports may hide that they are emulated.
     """
     for device in devices:
-        end = machine.topology.device(machine.paths.hops.link_end(device.ref))
+        end = machine.topology.device(machine.hops.link_end(device.ref))
         port = machine.topology.device(end.parent) if end is not None else None
-        if end is not None and not machine.topology.machine.virtual and not machine.paths.hops.emulated(end, port):
+        if end is not None and not machine.topology.machine.virtual and not machine.hops.emulated(end, port):
             yield device, end, port
 
 

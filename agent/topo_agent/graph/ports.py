@@ -51,7 +51,7 @@ def is_representor(netdev: Netdev) -> bool:
     return netdev.port_name is not None and _REPRESENTOR.fullmatch(netdev.port_name) is not None
 
 
-def ports_now(inventory: Inventory, devices: Iterable[Device]) -> list[tuple[Ref, tuple[PortState, ...]]]:
+def now(inventory: Inventory, devices: Iterable[Device]) -> list[tuple[Ref, tuple[PortState, ...]]]:
     """What the ports of every NIC do now, in the order of its ports."""
     netdevs = dict(inventory.netdevs_now)
     rdma = {(name, number): state for name, number, state in inventory.rdma_now}

@@ -17,6 +17,11 @@ def as_array(said: Json) -> list[Json]:
     return said if isinstance(said, list) else []
 
 
+def as_objects(said: Json) -> list[dict[str, Json]]:
+    """The objects of an array that others wrote, without what else is in it."""
+    return [one for one in as_array(said) if isinstance(one, dict)]
+
+
 TEXT_LIMIT = 64 * 1024
 """Bytes read of one file unless the caller asks for fewer: a sysfs attribute is at most a page,
 and a list of CPUs or a /proc file that matters here is shorter than this."""

@@ -29,14 +29,15 @@ def read(host: Host, notes: Notes) -> tuple[Acs, ...]:
     found: dict[PciAddress, Acs] = {}
     refused: dict[str, list[PciAddress]] = {}
     for one in as_array(as_object(answer).get("functions")):
-        address = _address(one.get("bdf")) if isinstance(one, dict) else None
-        if address is None or not isinstance(one, dict):
+        said = as_object(one)
+        address = _address(said.get("bdf"))
+        if address is None:
             notes.add(Level.LOST, "acs", "function_without_place", "a function of the acs document has no PCI address")
             continue
-        error = one.get("error")
+        error = said.get("error")
         if error is not None:
             refused.setdefault(str(error)[:40], []).append(address)
-        found[address] = _function(address, one, None if error is None else _reason(host, str(error)))
+        found[address] = _function(address, said, None if error is None else _reason(host, str(error)))
     for name, which in sorted(refused.items()):
         level, why = (Level.NOTE, "it sleeps") if name == _ASLEEP else (Level.DEGRADED, name)
         more = f" and {len(which) - 1} more" if len(which) > 1 else ""

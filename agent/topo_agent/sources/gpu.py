@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from topo_agent.diagnostics import NOT_HERE, Level, Notes
 from topo_agent.facts import FabricState, Gpu, GpuLink, MigDevice, NvLinkState, PciDevice, PeerAccess
-from topo_agent.host import Host, Json, Unavailable, as_array, as_object
+from topo_agent.host import Host, Json, Unavailable, as_array, as_object, as_objects
 from topo_agent.ids import CpuSet, NumaId, PciAddress, function_in
 from topo_agent.sources import parse
 from topo_agent.sources.answers import Answers, number, refusals, text
@@ -84,9 +84,9 @@ def _peer_access(answer: Json, asked: Iterable[tuple[PciAddress, Answers]]) -> I
     """The pairs of the document, by address: it numbers them by NVML's index."""
     places = {number(one.get("index")): address for address, one in asked}
     places.pop(None, None)  # a GPU that has lost its number
-    for pair in as_array(as_object(answer).get("pairs")):
-        said = pair.get("p2p") if isinstance(pair, dict) else None
-        if isinstance(pair, dict) and isinstance(said, dict):
+    for pair in as_objects(as_object(answer).get("pairs")):
+        said = pair.get("p2p")
+        if isinstance(said, dict):
             first, second = (places.get(number(pair.get(end))) for end in ("a", "b"))
             if first is not None and second is not None:
                 status = ((name, code) for name, one in said.items() if (code := number(one)) is not None)
@@ -137,11 +137,12 @@ def _lines(text: str) -> dict[str, str]:
 def _asked(answer: Json, notes: Notes) -> Iterator[tuple[PciAddress, Answers]]:
     """(function, answers) for every GPU of the document that says where it is."""
     for one in as_array(as_object(answer).get("gpus")):
-        address = bus_id(one.get("bdf")) if isinstance(one, dict) else None
-        if address is None or not isinstance(one, dict):
+        said = as_object(one)
+        address = bus_id(said.get("bdf"))
+        if address is None:
             notes.add(Level.LOST, "nvml", "gpu_without_place", "a GPU of the NVML document has no PCI address")
             continue
-        yield address, one
+        yield address, said
 
 
 def _nvml(address: PciAddress, one: Answers, parts: Mig, where: Rack) -> Gpu:
@@ -174,9 +175,9 @@ def nvlinks(
     counts: Counter[Peer] = Counter()
     active: Counter[Peer] = Counter()
     speeds: dict[Peer, list[tuple[int | None, bool]]] = {}
-    for link in as_array(one.get("nvlinks")):
-        state = number(link.get("state")) if isinstance(link, dict) else None
-        if isinstance(link, dict) and state is not None:
+    for link in as_objects(one.get("nvlinks")):
+        state = number(link.get("state"))
+        if state is not None:
             peer = _peer(address, link, peers)
             counts[peer] += 1
             up = state in (1, 2, 3)  # nvml.h: active, asleep, traffic disabled

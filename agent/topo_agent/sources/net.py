@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from topo_agent.diagnostics import Notes
 from topo_agent.facts import Netdev, NetdevState
-from topo_agent.host import Host, Json, Unavailable, as_array, as_object
+from topo_agent.host import Host, Json, Unavailable, as_array, as_object, as_objects
 from topo_agent.ids import PciAddress, function_in
 from topo_agent.sources import parse
 from topo_agent.sources.entry import Entry, class_members
@@ -110,5 +110,5 @@ def _links(host: Host) -> dict[str, dict[str, Json]]:
         answer = host.document("netlink")
     except Unavailable:
         return {}
-    found = [link for link in as_array(as_object(answer).get("links")) if isinstance(link, dict)]
+    found = as_objects(as_object(answer).get("links"))
     return {name: link for link in found if isinstance(name := link.get("name"), str)}

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 
 from topo_agent.diagnostics import Unknown
 from topo_agent.facts import Clique, FabricState, FabricStep, Platform
-from topo_agent.host import Json, as_array, as_object
+from topo_agent.host import Json, as_object, as_objects
 from topo_agent.ids import PciAddress
 from topo_agent.sources import parse
 from topo_agent.sources.answers import Answers, number, refusal
@@ -147,10 +147,7 @@ def _no_cluster(uuid: Json) -> bool:
 def _registers(one: Answers) -> bool:
     capability, links = one.get("compute_capability"), one.get("nvlinks")
     major = number(capability[0]) if isinstance(capability, list) and capability else None
-    up = any(
-        isinstance(link, dict) and link.get("remote_type") == 2 and number(link.get("state")) in (1, 2, 3)
-        for link in as_array(links)
-    )
+    up = any(link.get("remote_type") == 2 and number(link.get("state")) in (1, 2, 3) for link in as_objects(links))
     return major is not None and major >= 9 and up
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from topo_agent.host import Json, as_array
+from topo_agent.host import Json, as_array, as_objects
 from topo_agent.views.text import clean
 
 Kind = Literal["added", "removed", "numa", "link_max", "path", "changed"]
@@ -38,8 +38,7 @@ def changes(before: Mapping[str, Json], after: Mapping[str, Json]) -> list[Chang
 
 
 def _by_id(document: Mapping[str, Json], part: str) -> dict[str, Thing]:
-    things = document.get(part)
-    return {str(one.get("id")): one for one in things if isinstance(one, dict)} if isinstance(things, list) else {}
+    return {str(one.get("id")): one for one in as_objects(document.get(part))}
 
 
 def _differences(before: Thing, after: Thing) -> Iterator[Change]:
@@ -66,10 +65,7 @@ def _pairs(before: Mapping[str, Json], after: Mapping[str, Json], part: str, wor
 
 def _by_ends(document: Mapping[str, Json], part: str) -> dict[tuple[str, str], Thing]:
     """What is between two ends, without the sentence that gives the reason."""
-    things = document.get(part)
-    if not isinstance(things, list):
-        return {}
-    told = [{key: said for key, said in one.items() if key != "reason"} for one in things if isinstance(one, dict)]
+    told = [{key: said for key, said in one.items() if key != "reason"} for one in as_objects(document.get(part))]
     return {(str(one.get("a")), str(one.get("b"))): one for one in told}
 
 

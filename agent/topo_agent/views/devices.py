@@ -126,10 +126,9 @@ def nvme(topology: Topology) -> Iterator[Row]:
 
 def switches(topology: Topology) -> Iterator[Row]:
     """PCIe switches by their upstream port, and NVSwitches."""
-    called, hops = labels(topology), Hops(topology)
-    inside = {hops.link_end(gpu.ref) for gpu in physical(topology, "gpu")}  # a GPU's own bridges are no switch
+    called, of_pcie = labels(topology), {one.ref for one in Hops(topology).switches()}
     for device in topology.devices or ():
-        if (device.role == "upstream_port" and device.ref not in inside) or device.kind == "nvswitch":
+        if device.ref in of_pcie or device.kind == "nvswitch":
             ports = topology.children(device.ref)
             used = [port for port in ports if topology.children(port)]
             yield {

@@ -14,7 +14,7 @@ from topo_agent.graph.hops import SCOPE
 from topo_agent.graph.nodes import PortState
 from topo_agent.graph.paths import all_pairs
 from topo_agent.graph.topology import Topology
-from topo_agent.host import Json, Source, as_array
+from topo_agent.host import Json, Source, as_array, as_object, as_objects
 from topo_agent.ids import Ref, cpulist
 from topo_agent.views import functions, parts
 from topo_agent.views.fields import present, why
@@ -104,12 +104,11 @@ def _restricted(said: dict[str, Json], topology: Topology, around: Ref) -> dict[
     found = dict(said)
     for key in ("packages", "numa", "roots", "devices"):
         if key in said:
-            found[key] = [one for one in as_array(said[key]) if isinstance(one, dict) and one.get("id") in kept]
+            found[key] = [one for one in as_objects(said[key]) if one.get("id") in kept]
     for key in ("links", "paths"):
         if key in said:
-            found[key] = [one for one in as_array(said[key]) if isinstance(one, dict) and end in (one["a"], one["b"])]
-    state = said["state"]
-    found["state"] = {key: now for key, now in state.items() if key in kept} if isinstance(state, dict) else {}
+            found[key] = [one for one in as_objects(said[key]) if end in (one["a"], one["b"])]
+    found["state"] = {key: now for key, now in as_object(said["state"]).items() if key in kept}
     return found
 
 

@@ -76,8 +76,7 @@ def first_names(device: Device) -> Labels:
 
 
 def _place(scene: Scene, device: Device) -> Labels:
-    above = (scene.topology.device(ref) for ref in scene.machine.paths.hops.chain(device.ref)[-2::-1])
-    switch = next((one for one in above if one is not None and one.role == "upstream_port"), None)
+    switch = next(iter(scene.machine.hops.switches_above(device.ref)), None)
     return {
         "vendor": names.vendor(device.vendor),
         "model": device.title or names.model(device.vendor, device.device),

@@ -78,17 +78,17 @@ def _is_gpu(scene: Scene, ref: Ref) -> bool:
 
 def bandwidths(scene: Scene) -> Iterator[Sample]:
     for device in _linked(scene.machine):
-        end = scene.topology.device(scene.machine.paths.hops.link_end(device.ref))
+        end = scene.topology.device(scene.machine.hops.link_end(device.ref))
         now = scene.machine.links_now.get(end.ref) if end else None
         if end is not None and now is not None:
             rate = of_lanes(now.gts, now.width)
-            if rate is not None and not scene.machine.paths.hops.emulated(end, scene.topology.device(end.parent)):
+            if rate is not None and not scene.machine.hops.emulated(end, scene.topology.device(end.parent)):
                 yield {"pci_bus_id": str(device.address)}, rate
 
 
 def best_bandwidths(scene: Scene) -> Iterator[Sample]:
     for device in _linked(scene.machine):
-        rate = scene.machine.paths.hops.rate(device.ref)
+        rate = scene.machine.hops.rate(device.ref)
         if rate is not None:
             yield {"pci_bus_id": str(device.address)}, rate
 
@@ -115,7 +115,7 @@ def oversubscriptions(scene: Scene) -> Iterator[Sample]:
     if scene.topology.machine.virtual:
         return
     for switch in scene.machine.switches:
-        above = scene.machine.paths.hops.rate(switch.ref)
+        above = scene.machine.hops.rate(switch.ref)
         below = [_rate_below(scene, port) for port in scene.topology.children(switch.ref) if _used(scene, port)]
         known = [rate for rate in below if rate is not None]
         if above is not None and known and len(known) == len(below):
@@ -129,5 +129,5 @@ def _used(scene: Scene, port: Ref) -> bool:
 
 def _rate_below(scene: Scene, port: Ref) -> int | None:
     """The functions of one card share one link."""
-    rates = (scene.machine.paths.hops.rate(child) for child in scene.topology.children(port))
+    rates = (scene.machine.hops.rate(child) for child in scene.topology.children(port))
     return next((rate for rate in rates if rate is not None), None)

@@ -127,7 +127,7 @@ def _attributes(topology: Topology, paths: Paths, one: Device, numa: NumaForm) -
         yield "model", f"{names.vendor(one.vendor)} {model}"
     if one.physfn is not None and (pf := topology.device(one.physfn)) is not None:
         yield PHYSICAL, str(pf.address)
-    switches = _switches(topology, paths.hops, one)
+    switches = paths.hops.switches_above(one.ref)
     if switches:
         yield "switch", str(switches[-1].address)
         yield "nearestSwitch", str(switches[0].address)
@@ -137,15 +137,6 @@ def _attributes(topology: Topology, paths: Paths, one: Device, numa: NumaForm) -
         yield "maxLinkWidth", link.max_width
     if one.kind in ("gpu", "nic"):
         yield from _nearest(topology, paths, one)
-
-
-def _switches(topology: Topology, hops: Hops, one: Device) -> list[Device]:
-    """The upstream ports of the PCIe switches above, nearest first: equal last ones have no root between them.
-
-    The switch inside an AMD GPU is none of them: nothing else is below it.
-    """
-    above = (topology.device(ref) for ref in reversed(hops.chain(one.ref)[:-1]))
-    return [port for port in above if port is not None and port.role == "upstream_port"]
 
 
 def _link(topology: Topology, hops: Hops, one: Device) -> PcieLink | None:

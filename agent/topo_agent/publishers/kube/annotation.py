@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from topo_agent.graph.held import Fact
 from topo_agent.graph.labels import RAW_AT_MOST
+from topo_agent.host import as_object
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
@@ -26,9 +27,9 @@ def read(text: str | None, names: Iterable[str]) -> dict[str, Fact]:
         return {}
     found = {}
     for name in names:
-        one = said.get(name) if isinstance(said, dict) else None
-        values = [one.get(part) for part in ("raw", "source", "since")] if isinstance(one, dict) else []
-        if values and all(isinstance(value, str) and 0 < len(value) <= RAW_AT_MOST for value in values):
+        one = as_object(as_object(said).get(name))
+        values = [one.get(part) for part in ("raw", "source", "since")]
+        if all(isinstance(value, str) and 0 < len(value) <= RAW_AT_MOST for value in values):
             raw, source, since = (str(value) for value in values)
             if _TIME.fullmatch(since) and len(source) <= 64:
                 found[name] = Fact(raw, source, since)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, cast
 
-from topo_agent.host import Json, as_array, as_object
+from topo_agent.host import Json, as_array, as_object, as_objects
 from topo_agent.publishers.kube.answers import Object, Trouble
 from topo_agent.publishers.kube.client import Client
 
@@ -71,8 +71,7 @@ def minor(client: Client) -> int:
 
 def listed(said: Object) -> tuple[list[Object], str]:
     """The items of a list, and its resourceVersion."""
-    found = [one for one in as_array(said.get("items")) if isinstance(one, dict)]
-    return found, str(as_object(said.get("metadata")).get("resourceVersion", ""))
+    return as_objects(said.get("items")), str(as_object(said.get("metadata")).get("resourceVersion", ""))
 
 
 def about(one: Mapping[str, Json], what: Literal["name", "uid", "resourceVersion"]) -> str:
@@ -109,8 +108,8 @@ def body(wanted: Wanted, *, generation: int, over: Mapping[str, Json] | None = N
 
 def same(one: Mapping[str, Json], wanted: Wanted) -> bool:
     """Is this what is wanted, whatever its generation?"""
-    owners = as_object(one.get("metadata")).get("ownerReferences")
-    first = as_object(owners[0]) if isinstance(owners, list) and len(owners) == 1 else {}
+    owners = as_array(as_object(one.get("metadata")).get("ownerReferences"))
+    first = as_object(owners[0]) if len(owners) == 1 else {}
     spec = dict(as_object(one.get("spec")))
     pool = as_object(spec.pop("pool", None))
     skipped = bool(spec.pop("skipNodeOperations", None))
